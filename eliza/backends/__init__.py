@@ -1,0 +1,1 @@
+"""Runtimes that compute logits."""
