@@ -21,7 +21,7 @@ class LlamaVocab(Vocab):
     that end a generation. What it marks as user-defined is cut out of every text before
     anything else is split, also out of prompts and choices; such an id is text, and
     stands in the trie. An ordinary word that llama.cpp takes for an end marker (`</s>`
-    in Qwen 2) is special, so a choice that the tokenizer writes with it is refused.
+    in Qwen 2) is special; a choice that needs it is refused.
 
     Some vocabularies let a special id swallow the white space after it (Phi-3). Then
     the white space at the end of a prompt is gone after such an id, as it always is
