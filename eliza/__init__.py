@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from eliza._trie import Trie
+from eliza._cursor import Cursor, State
+from eliza._trie import Subset, Trie
 
-__all__ = ["Trie"]
+__all__ = ["Cursor", "State", "Subset", "Trie"]
