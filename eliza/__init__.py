@@ -15,7 +15,8 @@ if _util.find_spec("eliza._trie") is None:
         "package. Run `pip install .` in it and start Python somewhere else."
     )
 
-from eliza._trie import Cursor, State, Subset, Trie
+from eliza._cursor import Cursor, State
+from eliza._trie import Subset, Trie
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
 from eliza.errors import (
     AbiMismatch,

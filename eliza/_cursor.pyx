@@ -251,10 +251,7 @@ cdef str show(object ids):
 
 @cython.auto_pickle(False)
 cdef class Cursor:
-    """Cursor()
-    --
-
-    One walk through the choices of a trie; made by `Trie.cursor`.
+    """One walk through the choices of a trie; made by `Trie.cursor`.
 
     A cursor starts at the root and constrains at once. `accept` moves it, along the
     ids of a choice, until it is `done`. Every id that `allowed` lists can be accepted

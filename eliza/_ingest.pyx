@@ -101,7 +101,6 @@ cdef class Ids:
         self.n += count
         return 0
 
-
     cdef int add(self, Ids other) except -1:
         if other.n:
             self.reserve(other.n)
@@ -223,6 +222,10 @@ cdef str read_name(object name, str what, int64_t at):
 cdef object int_array(object array, str what):
     """Take a 1-D integer array, of whatever integer type."""
     out = np.asarray(array)
+    if not isinstance(array, np.ndarray) and out.ndim == 1 and out.dtype.kind in "fO":
+        # A list whose ints fit into no integer type: keep them, for the message.
+        if all([type(item) is int for item in array]):
+            return np.array(array, object)
     if out.ndim != 1 or (out.size and out.dtype.kind not in "iu"):
         raise InvalidType(
             f"{what} must be a 1-D array of ints, got {type(array).__name__} of dtype "

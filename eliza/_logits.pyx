@@ -6,7 +6,6 @@ from libc.stdint cimport int64_t, uintptr_t
 from cpython.buffer cimport (
     PyBUF_FORMAT,
     PyBUF_STRIDES,
-    PyBUF_WRITABLE,
     Py_buffer,
     PyBuffer_Release,
     PyObject_CheckBuffer,
@@ -50,18 +49,14 @@ cdef str wanted(int64_t n_vocab):
 cdef int row_open(
     object logits, int64_t n_vocab, bint writable, Py_buffer* view, row_t* row
 ) except -1:
-    cdef int flags = PyBUF_STRIDES | PyBUF_FORMAT
     cdef const char* form
     if not PyObject_CheckBuffer(logits):
         raise InvalidType(f"{wanted(n_vocab)}; got {describe(logits)}")
-    if writable:
-        flags |= PyBUF_WRITABLE
     try:
-        PyObject_GetBuffer(logits, view, flags)
+        PyObject_GetBuffer(logits, view, PyBUF_STRIDES | PyBUF_FORMAT)
     except (BufferError, ValueError) as error:
         raise InvalidArgument(
-            f"{wanted(n_vocab)}{' and writable' if writable else ''}; got "
-            f"{describe(logits)}: {error}"
+            f"{wanted(n_vocab)}; got {describe(logits)}: {error}"
         ) from None
     form = view.format
     if form != NULL and view.ndim == 1 and view.shape[0] >= n_vocab:
@@ -71,22 +66,28 @@ cdef int row_open(
             form[0] == c"f" and form[1] == 0
             and view.strides[0] == sizeof(float)
             and <uintptr_t>view.buf % sizeof(float) == 0
+            and not (writable and view.readonly)
         ):
             row.data = <float*>view.buf
             row.n = view.shape[0]
             row.n_vocab = n_vocab
             return 0
     try:
-        refuse(logits, n_vocab, view)
+        refuse(logits, n_vocab, writable, view)
     finally:
         PyBuffer_Release(view)
 
 
-cdef int refuse(object logits, int64_t n_vocab, Py_buffer* view) except -1:
+cdef int refuse(
+    object logits, int64_t n_vocab, bint writable, Py_buffer* view
+) except -1:
     """Raise the error for a buffer that is not a row."""
     cdef str message = f"{wanted(n_vocab)}; got {describe(logits)}"
-    if view.format == NULL or bytes(view.format).lstrip(b"@=<>!") != b"f":
+    cdef bytes form = b"B" if view.format == NULL else view.format
+    if form.lstrip(b"@=" + bytes([NATIVE])) != b"f":
         raise InvalidType(message + "; convert it with .astype(numpy.float32)")
+    if writable and view.readonly:
+        message += ", read-only: it must be writable"
     raise InvalidArgument(message)
 
 

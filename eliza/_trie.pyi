@@ -4,9 +4,9 @@ from typing import Any, Never, SupportsIndex, final
 import numpy as np
 from numpy.typing import NDArray
 
-from eliza._cursor import Cursor, State
+from eliza._cursor import Cursor
 
-__all__ = ["Cursor", "State", "Subset", "Trie", "from_arrays_with_order"]
+__all__ = ["Subset", "Trie", "from_arrays_with_order"]
 
 _Ints = NDArray[np.integer[Any]]
 _Ids = Iterable[SupportsIndex] | _Ints

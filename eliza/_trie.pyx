@@ -10,7 +10,6 @@ from ._assemble cimport Order, assemble
 from ._build cimport trie_free
 from ._cursor cimport (
     Bound,
-    Cursor,
     bind,
     bound_verify,
     cursor_make,
@@ -35,10 +34,9 @@ from ._types cimport index_t, node_t, token_t, trie_t
 
 import numpy as np
 
-from ._cursor import Cursor, State
 from .errors import InvalidArgument, InvalidType, OutOfMemory
 
-__all__ = ["Cursor", "State", "Subset", "Trie", "from_arrays_with_order"]
+__all__ = ["Subset", "Trie", "from_arrays_with_order"]
 
 cdef object KEY = object()   # what only this module can give to a constructor
 cdef Ids NO_EXITS = Ids()
@@ -63,10 +61,7 @@ cdef Trie trie_make(Sequences leaves, object exits, object fingerprint, Order or
 
 @cython.auto_pickle(False)
 cdef class Trie:
-    """Trie()
-    --
-
-    An immutable set of choices, each a sequence of token ids.
+    """An immutable set of choices, each a sequence of token ids.
 
     Made by `from_tokens` and `from_arrays`. Leaves are numbered in lexicographic order
     of their ids, whatever the order of input was. Any number of threads may use one
@@ -327,7 +322,7 @@ cdef class Trie:
         cdef Bound bound
         if allow is not None:
             subset = subset_make(self, allow)
-        if not (exits is None or exits == ()):
+        if not (exits is None or isinstance(exits, tuple) and len(exits) == 0):
             ids = read_exits(exits, self.t.n_vocab, "exits", None)
         bound = bind(
             self, &self.t, subset, NULL if subset is None else subset.rank, ids
@@ -377,10 +372,7 @@ def from_arrays_with_order(
 
 @cython.auto_pickle(False)
 cdef class Subset:
-    """Subset()
-    --
-
-    Some of the leaves of a trie; made by `Trie.subset`, immutable.
+    """Some of the leaves of a trie; made by `Trie.subset`, immutable.
 
     Give it to `Trie.cursor(allow=)`: making it costs a pass over the leaves, using it
     nothing.

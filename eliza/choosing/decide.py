@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from eliza._trie import Cursor
+    from eliza._cursor import Cursor
     from eliza.backends.base import Capabilities
     from eliza.session import Session
 

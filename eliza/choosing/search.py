@@ -21,7 +21,7 @@ from eliza.choosing.tree import Node, Tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eliza._trie import Cursor
+    from eliza._cursor import Cursor
     from eliza.backends.base import Row
 
 __all__ = ["Found", "best_whole", "score_all"]
