@@ -16,7 +16,8 @@ if _util.find_spec("eliza._trie") is None:
     )
 
 from eliza._cursor import Cursor, State
-from eliza._trie import Subset, Trie
+from eliza._subset import Subset
+from eliza._trie import Trie
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
 from eliza.errors import (
     AbiMismatch,

@@ -20,11 +20,9 @@ from eliza import (
 )
 
 
-def t32_model(table, base=1, **options):
+def t32_model(table, base=2, **options):
+    """A model of T32 with logits by what follows the prompt: BOS and one letter."""
     return model_of(scripted(table, base), t32(), width=40, **options)
-
-
-PROMPT = "A"  # one id after no BOS: see t32
 
 
 def test_the_value_comes_back_as_it_was_given():
@@ -163,7 +161,6 @@ def test_requests_that_make_no_sense(options, error, message):
         ("n", "Yes", InvalidType),
         ("n", {"Yes", "No"}, InvalidType),
         ("n", ["Yes", "ok"], InvalidArgument),
-        ("", ["Yes", "No"], InvalidArgument),
         ([], [("a", [10]), ("b", [11])], InvalidArgument),
         (None, ["Yes"], InvalidType),
         (b"n", ["Yes"], InvalidType),
@@ -198,12 +195,18 @@ def test_closed_model():
         model.open()
 
 
+def test_fc016_an_empty_prompt():
+    with pytest.raises(InvalidArgument, match="empty prompt"):
+        model_of(scripted({}, 0), t32(bos=None)).choose("", ["Yes", "No"])
+    assert t32_model({(): {12: 1}}, base=1).choose("", ["Yes", "No"]).value == "No"
+
+
 def slow_model(seconds=0.05):
     def logits(history):
         time.sleep(seconds)
         return {}
 
-    return model_of(logits)
+    return model_of(logits, max_rows=8)
 
 
 WIDE = Trie.from_tokens(

@@ -143,7 +143,7 @@ def test_fc054_skipping_changes_nothing(leaves, seed):
 
 @pytest.mark.parametrize("end", [2, 3])
 def test_fc064_every_end_id_ends_a_choice(end):
-    vocab = t32()
+    vocab = t32(eog=(2, 3))
     cursor = Trie.from_tokens({"Yes": [9], "YesA": [9, 4]}, n_vocab=32).cursor(
         exits=vocab.eog
     )

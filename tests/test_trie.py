@@ -12,8 +12,8 @@ import weakref
 import numpy as np
 import pytest
 
-from eliza import Trie
-from eliza._trie import Subset, from_arrays_with_order
+from eliza import Subset, Trie
+from eliza._trie import from_arrays_with_order
 from eliza.errors import InvalidArgument, InvalidType
 
 V = 32000

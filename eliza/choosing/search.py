@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eliza.choosing.tree import Node, Tree
+from eliza.errors import NoCandidateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from eliza._cursor import Cursor
     from eliza.backends.base import Row
@@ -89,7 +92,7 @@ class _Search:
 
     def reveal(self, cursor: Cursor, row: Row, node: Node | None, score: float) -> None:
         """Take in the logits at one point: complete choices and new branches."""
-        scores = cursor.logprobs(row, whole_row=True) + score
+        scores = _logprobs(cursor, row, whole=True) + score
         ids, leaves = cursor.allowed(), cursor.completes()
         for leaf, logprob in complete_leaves(leaves, scores):
             self.known[leaf] = logprob
@@ -163,7 +166,7 @@ def best_whole(tree: Tree, cursor: Cursor, row: Row, delta: float) -> Found:
             if node in ends:
                 search.reveal(node.cursor, logits, node, node.score)
             else:
-                step = float(node.cursor.logprobs(logits, whole_row=True)[0])
+                step = float(_logprobs(node.cursor, logits, whole=True)[0])
                 following[node].score = node.score + step
         search.prune()
     return Found(search.leaf, search.best, search.known, _log_sum(search.closed))
@@ -189,7 +192,7 @@ def score_all(tree: Tree, cursor: Cursor, row: Row, *, whole: bool) -> dict[int,
     children: dict[Node | None, dict[int, Node]] = {}
 
     def take_in(at: Cursor, logits: Row, node: Node | None, score: float) -> None:
-        values = at.logprobs(logits, whole_row=whole) + score
+        values = _logprobs(at, logits, whole=whole) + score
         scores.update(complete_leaves(at.completes(), values))
         below = children.pop(node, {})
         for token, value in zip(at.allowed().tolist(), values.tolist(), strict=True):
@@ -252,6 +255,14 @@ def _only_leaf(at: Cursor, token: int, value: float, scores: dict[int, float]) -
         leaf = after.leaf
         if leaf is not None:
             scores[leaf] = value
+
+
+def _logprobs(cursor: Cursor, row: Row, *, whole: bool) -> NDArray[np.float64]:
+    """Return the scores of the allowed ids; a point with no way on is no error here."""
+    try:
+        return cursor.logprobs(row, whole_row=whole)
+    except NoCandidateError:
+        return np.full(len(cursor.allowed()), -math.inf)
 
 
 def _log_sum(values: list[float]) -> float:
