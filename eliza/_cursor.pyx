@@ -1,0 +1,471 @@
+"""Walking a trie under a constraint."""
+
+cimport cython
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, realloc
+
+from cpython.buffer cimport (
+    PyBUF_WRITABLE,
+    Py_buffer,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from ._arrays cimport doubles_new, ints_copy, ints_view
+from ._ingest cimport Ids, id_of, label, plain_int
+from ._logits cimport row_argmax, row_logprobs, row_mask, row_open, row_t
+from ._position cimport (
+    BOUND_CONFLICT,
+    BOUND_NO_EXIT,
+    bound_check,
+    bound_fault,
+    live,
+    path_copy,
+    pos_accept,
+    pos_completes,
+    pos_force,
+    pos_gather,
+    pos_length,
+    pos_reset,
+    pos_rollback,
+    pos_room,
+    pos_span,
+    pos_t,
+)
+from ._types cimport index_t, node_t, token_t, trie_t
+
+from enum import StrEnum
+
+from .errors import (
+    InvalidArgument,
+    InvalidType,
+    NoCandidateError,
+    OffPathError,
+    OutOfMemory,
+)
+
+__all__ = ["Cursor", "State"]
+
+cdef object KEY = object()   # what only this module can give to a constructor
+
+cdef enum:
+    SHOWN_IDS = 8            # how many ids a message lists
+
+
+@cython.auto_pickle(False)
+cdef class Bound:
+    pass
+
+
+cdef str leaf_label(object trie, index_t leaf):
+    name = trie.name(leaf)
+    return label("leaf", leaf if name is None else name)
+
+
+cdef Bound bind(
+    object trie, const trie_t* t, object subset, const index_t* rank, Ids exits
+):
+    cdef Bound bound = Bound()
+    bound.trie = trie
+    bound.subset = subset
+    bound.exits = exits
+    bound.b.trie = t
+    bound.b.rank = rank
+    bound.b.exits = exits.data
+    bound.b.n_exits = <index_t>exits.n
+    return bound
+
+
+cdef int bound_verify(Bound bound) except -1:
+    cdef index_t leaf = 0, other = 0
+    cdef token_t id = 0
+    cdef bound_fault fault = bound_check(&bound.b, &leaf, &other, &id)
+    if fault == BOUND_NO_EXIT:
+        raise InvalidArgument(
+            f"{leaf_label(bound.trie, leaf)} is the beginning of other leaves and has "
+            "no exit id, so it could never come out: give exits="
+        )
+    if fault == BOUND_CONFLICT:
+        raise InvalidArgument(
+            f"exit id {id} of {leaf_label(bound.trie, leaf)} also leads on to "
+            f"{leaf_label(bound.trie, other)}"
+        )
+    return 0
+
+
+class State(StrEnum):
+    """Where a cursor is: at the root, inside of a choice, or at its end."""
+
+    ARMED = "ARMED"
+    INSIDE = "INSIDE"
+    DONE = "DONE"
+
+
+cdef object ARMED_STATE = State.ARMED
+cdef object INSIDE_STATE = State.INSIDE
+cdef object DONE_STATE = State.DONE
+
+
+cdef str show(object ids):
+    """Write ids for a message, the first few of many."""
+    cdef str text = ", ".join([str(id) for id in ids[:SHOWN_IDS]])
+    return text if len(ids) <= SHOWN_IDS else f"{text}, ... ({len(ids)} in all)"
+
+
+@cython.auto_pickle(False)
+cdef class Cursor:
+    """One walk through the choices of a trie; made by `Trie.cursor`.
+
+    A cursor starts at the root and constrains at once. `accept` moves it, along the
+    ids of a choice, until it is `done`. Every id that `allowed` lists can be accepted
+    and no other; after an error the position is what it was.
+
+    A position is 16 bytes: copying and taking back are cheap. A cursor belongs to one
+    generation and one thread at a time; the trie behind it may be shared by many.
+    """
+
+    def __cinit__(self, key=None):
+        if key is not KEY:
+            raise InvalidType("cursors are made by Trie.cursor()")
+        pos_reset(&self.p)
+
+    def __dealloc__(self):
+        free(self.scratch)
+
+    cdef int ids(self, const token_t** ids, index_t* n) except -1:
+        cdef index_t room
+        cdef token_t* grown
+        if pos_span(&self.bound.b, &self.p, ids, n):
+            return 0
+        room = pos_room(&self.bound.b, &self.p)
+        if room > self.room:
+            grown = <token_t*>realloc(self.scratch, room * sizeof(token_t))
+            if grown == NULL:
+                raise OutOfMemory(f"no memory for {room} ids")
+            self.scratch = grown
+            self.room = room
+        ids[0] = self.scratch
+        n[0] = pos_gather(&self.bound.b, &self.p, self.scratch)
+        return 0
+
+    cdef int open_ids(self, const token_t** ids, index_t* n) except -1:
+        if self.p.done:
+            raise NoCandidateError("the choice is complete: no id follows it")
+        return self.ids(ids, n)
+
+    cdef int row(self, object logits, bint writable, Py_buffer* v, row_t* r) except -1:
+        return row_open(logits, self.bound.b.trie.n_vocab, writable, v, r)
+
+    @property
+    def trie(self):
+        """The `Trie` that the cursor walks through."""
+        return self.bound.trie
+
+    @property
+    def state(self):
+        """`State.ARMED` at the root, `State.DONE` at the end, else `State.INSIDE`."""
+        if self.p.done:
+            return DONE_STATE
+        return INSIDE_STATE if self.p.depth else ARMED_STATE
+
+    @property
+    def done(self):
+        """bool: the choice is complete."""
+        return bool(self.p.done)
+
+    @property
+    def leaf(self):
+        """int or None: the number of the complete choice."""
+        if not self.p.done:
+            return None
+        return self.bound.b.trie.node[self.p.node].lo
+
+    @property
+    def name(self):
+        """str or None: the name of the complete choice, if the trie has names."""
+        return self.bound.trie.name(self.leaf) if self.p.done else None
+
+    @property
+    def depth(self):
+        """int: how many ids were accepted, an exit id included."""
+        return pos_length(&self.p)
+
+    @property
+    def path(self):
+        """tuple of int: the accepted ids, an exit id included."""
+        cdef bytes ids = PyBytes_FromStringAndSize(NULL, self.p.depth * sizeof(token_t))
+        path_copy(
+            self.bound.b.trie, self.p.node, 0, self.p.depth,
+            <token_t*>PyBytes_AS_STRING(ids),
+        )
+        path = tuple(ints_view(ids).tolist())
+        return path if self.p.exit < 0 else (*path, self.p.exit)
+
+    @property
+    def leaf_range(self):
+        """(int, int): the leaves [lo, hi) that start with the path.
+
+        Those that `allow` forbids count too; when done it is the one leaf.
+        """
+        cdef const node_t* n = self.bound.b.trie.node + self.p.node
+        return (n.lo, n.lo + 1 if self.p.done else n.hi)
+
+    def remaining(self):
+        """Return how many permitted choices are still possible.
+
+        Returns
+        -------
+        int
+            At least 1; 1 when done.
+        """
+        cdef const node_t* n = self.bound.b.trie.node + self.p.node
+        return 1 if self.p.done else live(&self.bound.b, n.lo, n.hi)
+
+    @cython.critical_section
+    def allowed(self):
+        """Return the ids that may follow.
+
+        Returns
+        -------
+        ndarray of int32, shape (n,)
+            Sorted, unique, a copy; empty when done.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        self.ids(&ids, &n)
+        return ints_copy(ids, n)
+
+    @cython.critical_section
+    def forced(self):
+        """Return the run of ids that can only go one way from here.
+
+        It stops before a point where the choice may also end: an exit is not forced.
+
+        Returns
+        -------
+        ndarray of int32, shape (n,)
+            Read-only; empty where there is a choice, and when done.
+        """
+        cdef pos_t end = self.p
+        cdef bytes ids
+        pos_force(&self.bound.b, &end)
+        ids = PyBytes_FromStringAndSize(
+            NULL, (end.depth - self.p.depth) * sizeof(token_t)
+        )
+        path_copy(
+            self.bound.b.trie, end.node, self.p.depth, end.depth,
+            <token_t*>PyBytes_AS_STRING(ids),
+        )
+        return ints_view(ids)
+
+    @cython.critical_section
+    def completes(self):
+        """Return for each allowed id the choice that it completes.
+
+        Returns
+        -------
+        ndarray of int32, shape (n,)
+            Aligned with `allowed`: a leaf number, or -1 where ids must follow.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        cdef Py_buffer view
+        self.ids(&ids, &n)
+        out = ints_copy(ids, n)
+        PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
+        pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
+        PyBuffer_Release(&view)
+        return out
+
+    @cython.critical_section
+    def accept(self, id):
+        """Go on by one id.
+
+        Parameters
+        ----------
+        id : int
+            One of `allowed`.
+
+        Raises
+        ------
+        OffPathError
+            The id is not allowed here; the position is unchanged.
+        InvalidArgument
+            It is no int, or outside of the vocabulary; the position is unchanged.
+        """
+        cdef token_t token = id_of(id, self.bound.b.trie.n_vocab, "accept", None, -1)
+        if not pos_accept(&self.bound.b, &self.p, token):
+            raise off_path(self, token)
+
+    @cython.critical_section
+    def rollback(self, n=1):
+        """Take back the ids accepted last.
+
+        Parameters
+        ----------
+        n : int
+            How many, from 0 to `depth`.
+
+        Raises
+        ------
+        InvalidArgument
+            `n` is no int or outside of that; the position is unchanged.
+        """
+        cdef object count = plain_int(n, "rollback: n")
+        if not 0 <= count <= pos_length(&self.p):
+            raise InvalidArgument(
+                f"rollback: {count} is outside [0, {pos_length(&self.p)}]"
+            )
+        pos_rollback(&self.bound.b, &self.p, count)
+
+    @cython.critical_section
+    def reset(self):
+        """Go back to the root.
+        """
+        pos_reset(&self.p)
+
+    @cython.critical_section
+    def copy(self):
+        """Return a cursor at the same position; the two then go separate ways.
+
+        Returns
+        -------
+        Cursor
+        """
+        cdef Cursor other = cursor_make(self.bound)
+        other.p = self.p
+        return other
+
+    @cython.critical_section
+    def argmax(self, logits):
+        """Return the allowed id with the highest logit.
+
+        Logits of other ids are not read. NaN and -inf never win, +inf does.
+
+        Parameters
+        ----------
+        logits : buffer of float32, shape (n,)
+            A contiguous row, at least `Trie.n_vocab` long.
+
+        Returns
+        -------
+        int
+            Of equal ones the lowest id.
+
+        Raises
+        ------
+        NoCandidateError
+            Each allowed logit is NaN or -inf, or the choice is complete.
+        InvalidArgument
+            The row has another type, shape or layout.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        cdef Py_buffer view
+        cdef row_t row
+        cdef int64_t best
+        self.open_ids(&ids, &n)
+        self.row(logits, False, &view, &row)
+        best = row_argmax(&row, ids, n)
+        PyBuffer_Release(&view)
+        if best < 0:
+            raise no_candidate(ids, n)
+        return ids[best]
+
+    @cython.critical_section
+    def mask(self, logits):
+        """Put -inf, in place, at every id that is not allowed, and in the padding.
+
+        Parameters
+        ----------
+        logits : writable buffer of float32, shape (n,)
+            A contiguous row, at least `Trie.n_vocab` long. Allowed logits keep their
+            bits.
+
+        Raises
+        ------
+        NoCandidateError
+            The choice is complete; the row is unchanged.
+        InvalidArgument
+            The row has another type, shape or layout, or cannot be written to.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        cdef Py_buffer view
+        cdef row_t row
+        self.open_ids(&ids, &n)
+        self.row(logits, True, &view, &row)
+        row_mask(&row, ids, n)
+        PyBuffer_Release(&view)
+
+    @cython.critical_section
+    def logprobs(self, logits, whole_row=False):
+        """Return the log probabilities of the allowed ids.
+
+        Parameters
+        ----------
+        logits : buffer of float32, shape (n,)
+            A contiguous row, at least `Trie.n_vocab` long. NaN counts as -inf; where
+            there is +inf, such ids share the whole probability.
+        whole_row : bool
+            Whether to normalise over all ids below `Trie.n_vocab`, not only over the
+            allowed ones.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            Aligned with `allowed`.
+
+        Raises
+        ------
+        NoCandidateError
+            Each allowed logit is NaN or -inf, or the choice is complete.
+        InvalidArgument
+            The row has another type, shape or layout.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        cdef Py_buffer view, target
+        cdef row_t row
+        cdef bint usable
+        self.open_ids(&ids, &n)
+        out = doubles_new(n)
+        PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+        try:
+            self.row(logits, False, &view, &row)
+            usable = row_logprobs(&row, ids, n, whole_row, <double*>target.buf)
+            PyBuffer_Release(&view)
+        finally:
+            PyBuffer_Release(&target)
+        if not usable:
+            raise no_candidate(ids, n)
+        return out
+
+    def __repr__(self):
+        return (
+            f"<Cursor {self.state} after {self.depth} ids, "
+            f"{self.remaining()} leaves possible>"
+        )
+
+
+cdef object off_path(Cursor cursor, token_t id):
+    after = f"after ({show(cursor.path)})" if cursor.p.depth else "at the start"
+    if cursor.p.done:
+        return OffPathError(f"id {id} is not allowed {after}: the choice is complete")
+    return OffPathError(
+        f"id {id} is not allowed {after}; allowed: {show(cursor.allowed().tolist())}"
+    )
+
+
+cdef object no_candidate(const token_t* ids, index_t n):
+    return NoCandidateError(
+        "every allowed id has a logit of NaN or -inf: "
+        + show(ints_copy(ids, n).tolist())
+    )
+
+
+cdef Cursor cursor_make(Bound bound):
+    cdef Cursor cursor = Cursor.__new__(Cursor, KEY)
+    cursor.bound = bound
+    return cursor

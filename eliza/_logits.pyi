@@ -1,0 +1,5 @@
+from typing_extensions import Buffer
+
+__all__ = ["log_sum_exp"]
+
+def log_sum_exp(row: Buffer) -> float: ...

@@ -1,0 +1,155 @@
+/* Work over whole rows of float32 logits: fill with -inf, log-sum-exp.
+
+   Compiled twice on x86 with GCC or Clang, for the baseline and for AVX2 with FMA, and
+   chosen at run time, so that one wheel serves all. GCC does not vectorise a plain
+   expf loop; vector types do it for every target (log-sum-exp of 49,152 logits: 265 us
+   with expf, 92 us at SSE2, about 30 us at AVX2). */
+#ifndef ELIZA_LSE_H
+#define ELIZA_LSE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define ELIZA_INLINE static inline __attribute__((always_inline))
+#else
+#define ELIZA_INLINE static inline
+#endif
+
+enum { ELIZA_LANES = 8, ELIZA_BLOCK = 256 };
+
+ELIZA_INLINE void fill_body(float *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++) row[i] = -INFINITY;
+}
+
+#if defined(__GNUC__)
+
+typedef float eliza_f8 __attribute__((vector_size(32)));
+typedef int32_t eliza_i8 __attribute__((vector_size(32)));
+
+/* The largest of n values, NaN counting as -inf. */
+ELIZA_INLINE float max_body(const float *x, int64_t n) {
+    eliza_f8 top[2], v;
+    int64_t i = 0;
+    for (int k = 0; k < 2; k++)
+        for (int j = 0; j < ELIZA_LANES; j++) top[k][j] = -INFINITY;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 2; k++) {
+            memcpy(&v, x + i + 8 * k, sizeof v);
+            eliza_i8 more = v > top[k];
+            top[k] = (eliza_f8)(((eliza_i8)v & more) | ((eliza_i8)top[k] & ~more));
+        }
+    float best = -INFINITY;
+    for (int k = 0; k < 2; k++)
+        for (int j = 0; j < ELIZA_LANES; j++)
+            best = top[k][j] > best ? top[k][j] : best;
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+/* exp(x) for x <= 0, relative error 1e-7; below -87, and for NaN, exp(-87).
+   2**q * exp(r) with x = q ln 2 + r; the polynomial is the usual minimax one of
+   degree 7 for exp on [-ln 2 / 2, ln 2 / 2]. */
+ELIZA_INLINE void exp_body(eliza_f8 *value) {
+    eliza_f8 x = *value, low = x - x, r, y;
+    for (int j = 0; j < ELIZA_LANES; j++) low[j] = -87.0f;
+    eliza_i8 usable = x > low;
+    x = (eliza_f8)(((eliza_i8)x & usable) | ((eliza_i8)low & ~usable));
+    eliza_i8 q = __builtin_convertvector(x * 1.44269504f - 0.5f, eliza_i8);
+    eliza_f8 whole = __builtin_convertvector(q, eliza_f8);
+    r = x - whole * 0.693359375f;
+    r = r + whole * 2.12194440e-4f;
+    y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    *value = y * (eliza_f8)((q + 127) << 23);
+}
+
+/* The sum of exp(x - top), added up in double from block to block. */
+ELIZA_INLINE double sum_exp_body(const float *x, int64_t n, float top) {
+    double total = 0;
+    float tail[ELIZA_LANES];
+    for (int64_t at = 0; at < n; at += ELIZA_BLOCK) {
+        int64_t end = n - at < ELIZA_BLOCK ? n : at + ELIZA_BLOCK;
+        eliza_f8 sum[2] = {{0}, {0}}, v;
+        int64_t i = at;
+        for (; i + 16 <= end; i += 16)
+            for (int k = 0; k < 2; k++) {
+                memcpy(&v, x + i + 8 * k, sizeof v);
+                v = v - top;
+                exp_body(&v);
+                sum[k] += v;
+            }
+        for (; i < end; i += ELIZA_LANES) {
+            int count = end - i < ELIZA_LANES ? (int)(end - i) : ELIZA_LANES;
+            for (int j = 0; j < ELIZA_LANES; j++)
+                tail[j] = j < count ? x[i + j] : -INFINITY;
+            memcpy(&v, tail, sizeof v);
+            v = v - top;
+            exp_body(&v);
+            for (int j = 0; j < count; j++) sum[0][j] += v[j];
+        }
+        sum[0] += sum[1];
+        float block = 0;
+        for (int j = 0; j < ELIZA_LANES; j++) block += sum[0][j];
+        total += block;
+    }
+    return total;
+}
+
+#else
+
+ELIZA_INLINE float max_body(const float *x, int64_t n) {
+    float best = -INFINITY;
+    for (int64_t i = 0; i < n; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+ELIZA_INLINE double sum_exp_body(const float *x, int64_t n, float top) {
+    double total = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > -INFINITY) total += expf(x[i] - top);
+    return total;
+}
+
+#endif
+
+static void fill_base(float *row, int64_t n) { fill_body(row, n); }
+static float max_base(const float *x, int64_t n) { return max_body(x, n); }
+static double sum_exp_base(const float *x, int64_t n, float top) {
+    return sum_exp_body(x, n, top);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define ELIZA_AVX2 __attribute__((target("avx2,fma")))
+ELIZA_AVX2 static void fill_avx2(float *row, int64_t n) { fill_body(row, n); }
+ELIZA_AVX2 static float max_avx2(const float *x, int64_t n) { return max_body(x, n); }
+ELIZA_AVX2 static double sum_exp_avx2(const float *x, int64_t n, float top) {
+    return sum_exp_body(x, n, top);
+}
+static int eliza_has_avx2;
+static void eliza_detect(void) {
+    __builtin_cpu_init();
+    eliza_has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#define ELIZA_CALL(name, ...) \
+    (eliza_has_avx2 ? name##_avx2(__VA_ARGS__) : name##_base(__VA_ARGS__))
+#else
+static void eliza_detect(void) {}
+#define ELIZA_CALL(name, ...) name##_base(__VA_ARGS__)
+#endif
+
+static inline void eliza_fill(float *row, int64_t n) { ELIZA_CALL(fill, row, n); }
+
+/* log(sum(exp(x))); -inf if no value is above -inf, +inf if one is +inf. */
+static inline double eliza_lse(const float *x, int64_t n) {
+    float top = ELIZA_CALL(max, x, n);
+    if (top == INFINITY || top == -INFINITY) return top;
+    return (double)top + log(ELIZA_CALL(sum_exp, x, n, top));
+}
+
+#endif

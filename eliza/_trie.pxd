@@ -1,0 +1,19 @@
+"""Tries. Their arrays are in `_types`, cursors in `_cursor`."""
+
+cimport cython
+
+from ._ingest cimport Ids
+from ._names cimport Names
+from ._types cimport index_t, trie_t
+
+
+@cython.final
+cdef class Trie:
+    # Immutable once made, `passed` aside.
+    cdef trie_t t            # owned
+    cdef Names name_table    # None: made without names
+    cdef bytes tokenizer     # the tokenizer's fingerprint, or b""
+    cdef Ids passed          # cursor exits that the last check found right, or None
+    cdef object __weakref__
+
+    cdef index_t leaf_of(self, object leaf) except? 0xFFFFFFFF
