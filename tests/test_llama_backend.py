@@ -148,10 +148,11 @@ def test_fc043_sequences_side_by_side(backend, truth):
     histories = [some_ids(12) for _ in range(3)]
     sequences = [backend.open() for _ in histories]
     for step in range(12):
+        rows = [truth(ids[: step + 1]) for ids in histories]
         for sequence, ids in zip(sequences, histories, strict=True):
             sequence.decode([ids[step]])
-        for sequence, ids in zip(sequences, histories, strict=True):
-            assert_row(sequence.logits_window(), truth(ids[: step + 1]))
+        for sequence, row in zip(sequences, rows, strict=True):
+            assert_row(sequence.logits_window(), row)
     sequences[0].truncate(6)
     sequences[1].close()
     sequences[2].decode([5])
@@ -301,7 +302,8 @@ def test_a_tree_is_its_chains(backend, truth, prompt, batches, again):
             sequence.decode_tree(ids, parents)
             for i, (token, parent) in enumerate(zip(ids, parents, strict=True)):
                 paths.append([*(paths[parent] if parent >= 0 else []), token])
-                assert_row(sequence.logits_window(i), truth(prompt + paths[-1]))
+                # A copy: a window would show the row that `truth` decodes.
+                assert_row(sequence.logits(i), truth(prompt + paths[-1]))
         assert sequence.position == len(prompt)
         sequence.clear_tree()
     sequence.decode([9])
@@ -618,6 +620,31 @@ def test_close_from_another_thread_waits(path):
     closer.join(10)
     with pytest.raises(Closed):
         sequence.decode([5])
+
+
+def test_fc080_threads_with_a_sequence_each(backend, truth):
+    """Calls queue, and a row that is copied out is that of one's own decode."""
+    histories = [some_ids(25) for _ in range(8)]
+    expected = [[truth(ids[: n + 1]) for n in range(25)] for ids in histories]
+    wrong = []
+
+    def work(ids, rows):
+        sequence = backend.open()
+        for i, row in zip(ids, rows, strict=True):
+            sequence.decode([i])
+            if np.abs(sequence.logits() - row).max() > TOLERANCE:
+                wrong.append(i)
+        sequence.close()
+
+    threads = [
+        threading.Thread(target=work, args=case)
+        for case in zip(histories, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
 
 
 def test_forgotten_sequences_give_their_cells_back(path):

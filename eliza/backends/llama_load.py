@@ -196,9 +196,6 @@ class _Loading:
             self.pointer = self._lib.llama_model_load_from_file(
                 self._path, self._params
             )
-        if self._stop and self.pointer:
-            self._lib.llama_model_free(self.pointer)
-            self.pointer = None
         self._fractions.put(None)
 
     def wait(self, progress: Callable[[float], object] | None) -> None:

@@ -25,7 +25,9 @@ class LlamaSequence:
     """One timeline of ids in a llama.cpp context; made by `LlamaBackend.open`.
 
     All sequences of a backend share the cells of its context: what one holds, the
-    others cannot use. `eliza.backends.base.Sequence` has the contract.
+    others cannot use. `eliza.backends.base.Sequence` has the contract. Threads may call
+    on sequences of their own: they wait for one another, and `logits` gives a row of
+    one's own last decode. `logits_window` does not: anyone's decode ends it.
 
     Parameters
     ----------
