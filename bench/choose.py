@@ -18,16 +18,11 @@ the tokenizer writes (it allows others) and, for `exact`, compares different que
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import _common
 import _sets
 
 NAME_SETS = {"short": _sets.SHORT, "long": _sets.LONG}

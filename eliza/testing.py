@@ -289,7 +289,9 @@ class ScriptedSequence:
             self._check_room(self.position + known + len(new))
             tips = len(new) - len({p for p in above if p >= known})
             if tips > backend._max_branches - self._branches:
-                raise InvalidArgument(f"{tips} more branches than the tree has room for")
+                raise InvalidArgument(
+                    f"{tips} more branches than the tree has room for"
+                )
             self._begin()
             self._pause()
             paths = list(self._paths)

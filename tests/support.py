@@ -31,7 +31,9 @@ def hashed(seed: int, width: int, spread: float = 3.0) -> Callable:
     return logits
 
 
-def scripted(table: Mapping[tuple[int, ...], Mapping[int, float]], base: int) -> Callable:
+def scripted(
+    table: Mapping[tuple[int, ...], Mapping[int, float]], base: int
+) -> Callable:
     """Return logits from a table of what follows the prompt; others are 0."""
 
     def logits(history: tuple[int, ...]) -> Mapping[int, float]:

@@ -52,9 +52,9 @@ def test_fc130_exact_and_greedy():
     trie = Trie.from_tokens({"skill": [10, 11], "cloud": [20, 21]}, n_vocab=64)
     low = -1e9
     table = {
-        (): {i: low for i in range(64)} | {10: math.log(0.6), 20: math.log(0.3)},
-        (10,): {i: 0.0 for i in range(64)} | {11: math.log(0.01 / 0.99 * 63)},
-        (20,): {i: low for i in range(64)} | {21: 0.0},
+        (): dict.fromkeys(range(64), low) | {10: math.log(0.6), 20: math.log(0.3)},
+        (10,): dict.fromkeys(range(64), 0.0) | {11: math.log(0.01 / 0.99 * 63)},
+        (20,): dict.fromkeys(range(64), low) | {21: 0.0},
     }
     model = model_of(scripted(table, 1))
     greedy = model.choose([4], trie, method="greedy", ranking="masked")
@@ -69,7 +69,7 @@ def test_fc130_exact_and_greedy():
 @pytest.mark.parametrize("method", ["exact", "greedy"])
 @pytest.mark.parametrize("order", [[5, 256, 300], [300, 5, 256], [256, 300, 5]])
 def test_fc128_ties_go_to_the_lowest_id(method, order):
-    model = model_of(lambda history: {i: 1.0 for i in range(512)}, plain_vocab(512))
+    model = model_of(lambda history: dict.fromkeys(range(512), 1.0), plain_vocab(512))
     pairs = [(f"t{i}", [i]) for i in order]
     answer = model.choose([4], pairs, method=method, ranking="whole")
     assert answer.value == "t5"
@@ -179,7 +179,7 @@ def test_bad_requests_leave_the_model_usable(prompt, choices, error):
 @pytest.mark.parametrize("method", ["exact", "greedy"])
 @pytest.mark.parametrize("value", [-np.inf, np.nan])
 def test_fc019_no_usable_logit_is_an_error(method, value):
-    row = {i: 1.0 for i in range(40)} | {9: value, 12: value}
+    row = dict.fromkeys(range(40), 1.0) | {9: value, 12: value}
     model = model_of(lambda history: row, t32(), width=40)
     with pytest.raises(NoCandidateError):
         model.choose("n", ["Yes", "No"], method=method)

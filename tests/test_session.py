@@ -245,7 +245,7 @@ def test_fc020_an_id_off_the_path_changes_nothing():
 
 
 def test_fc019_nothing_usable_is_an_error_and_changes_nothing():
-    rows = {(): {i: 1.0 for i in range(64)} | {10: -np.inf, 20: np.nan}}
+    rows = {(): dict.fromkeys(range(64), 1.0) | {10: -np.inf, 20: np.nan}}
     cursor = trie_of([10], [20]).cursor()
     session = session_over(scripted(rows, 3), cursor)
     for _ in range(2):
@@ -378,6 +378,7 @@ def test_a_failed_decode_changes_nothing():
     assert session.ids == (10,)
     fail.clear()
     run_more(session)
-    assert cursor.name == one_by_one(
-        logits, Reference({"c0": [10, 11], "c1": [10, 12]}), PROMPT
-    )[0]
+    assert (
+        cursor.name
+        == one_by_one(logits, Reference({"c0": [10, 11], "c1": [10, 12]}), PROMPT)[0]
+    )

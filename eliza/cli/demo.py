@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eliza.cli.loading import add_model_options, load_model, packaged_model
+from eliza.cli.loading import add_model_options
 
 if TYPE_CHECKING:
     import argparse
 
-    from eliza.choosing.answer import Answer
-    from eliza.model import Model
 
 __all__ = ["add_parser"]
 

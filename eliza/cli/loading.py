@@ -46,9 +46,7 @@ def load_model(path: str, arguments: argparse.Namespace) -> Model:
     name = Path(path).name
 
     def progress(fraction: float) -> None:
-        print(
-            f"\rloading {name}: {fraction:4.0%}", end="", file=sys.stderr, flush=True
-        )
+        print(f"\rloading {name}: {fraction:4.0%}", end="", file=sys.stderr, flush=True)
 
     try:
         return load(
