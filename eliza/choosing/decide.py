@@ -83,19 +83,24 @@ def decide(
                 scores = score_all(tree(), cursor, row, whole=ranking == "whole")
             if method == "exact" and ranking == "whole" and scores:
                 leaf = min(scores, key=lambda i: (-scores[i], i))
-                made = Decision(leaf, scores[leaf])
+                made = _decision(leaf, scores[leaf])
             elif method == "exact":
                 step = capabilities.search_delta if delta is None else delta
                 found = best_whole(tree(), cursor, row, step)
-                made = Decision(found.leaf, found.logprob, found.probability_bounds)
+                made = _decision(found.leaf, found.logprob)
+                made.bounds = found.probability_bounds
     if made is None:
         made = _greedy(session, cursor.copy())
-    if made.logprob == -math.inf:
+    made.scores = scores
+    return made
+
+
+def _decision(leaf: int, logprob: float) -> Decision:
+    if logprob == -math.inf:
         raise NoCandidateError(
             "the model gives every permitted choice a probability of zero, or NaN"
         )
-    made.scores = scores
-    return made
+    return Decision(leaf, logprob)
 
 
 def _greedy(session: Session, cursor: Cursor) -> Decision:

@@ -66,8 +66,10 @@ class Tree:
     def __init__(self, session: Session, sequence: Sequence, *, tree: bool) -> None:
         self._session = session
         self._sequence = sequence
-        self._base = sequence.position
+        self._base = session.position
         sequence.clear_tree()
+        if sequence.position > self._base:  # what an earlier tree left, without trees
+            sequence.truncate(self._base)
         self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
         self._live = 0
         self._chain: list[Node] = []
