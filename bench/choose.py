@@ -5,14 +5,14 @@
     python bench/choose.py --mode unguided
     python bench/choose.py --mode strict-guided
 
-`strict-guided` is llama-cpp-python with a GBNF grammar at temperature 0; `unguided` the
-same without one; `strict-trie-ffi` is `Model.choose`. The mode asked for and the grammar
-take turns prompt by prompt in one process. They share the weights, and each keeps the KV
-cache of what all prompts begin with, so that about 16 tokens of each are fresh. Prints
-JSON; times are medians in milliseconds.
+`strict-guided` is llama-cpp-python with a GBNF grammar at temperature 0; `unguided`
+the same without one; `strict-trie-ffi` is `Model.choose`. The mode asked for and the
+grammar take turns prompt by prompt in one process. They share the weights, and each
+keeps the KV cache of what all prompts begin with, so that about 16 tokens of each are
+fresh. Prints JSON; times are medians in milliseconds.
 
-Skip ratio, as this benchmark's source defines it: of all candidates at a step, the share
-that need not be looked at, (full - valid) / full. Own work is what is neither the
+Skip ratio, as this benchmark's source defines it: of all candidates at a step, the
+share that need not be looked at, (full - valid) / full. Own work is what is neither the
 runtime's decoding nor its tokenizing. Agreement with the grammar counts only prompts at
 which the grammar run wrote its answer with the ids that the tokenizer writes: it allows
 others. `exact` may differ rightly: it answers another question than a greedy walk.

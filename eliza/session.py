@@ -368,8 +368,18 @@ class Session:
                 yield self._sequence
             finally:
                 self._sequence.clear_tree()
-                if self._sequence.position != base:
+                if self._sequence.position == base:
+                    pass
+                elif self._can_truncate:
                     self._sequence.truncate(base)
+                else:
+                    self.rebuild()
+
+    def rebuild(self) -> None:
+        """Decode the timeline again, for a runtime that cannot cut it back."""
+        self._sequence.truncate(0)
+        self._sequence.decode(self._ledger.ids)
+        self.count(self._ledger.position)
 
     def count(self, positions: int) -> None:
         """Add a pass over so many positions to the counters."""
@@ -442,7 +452,7 @@ class Session:
     def _realign(self) -> None:
         """Agree with the sequence again after an interrupt came in between."""
         if self._sequence.position > self._ledger.position:
-            self._sequence.truncate(self._ledger.position)
+            self._sequence.truncate(self._ledger.position if self._can_truncate else 0)
         self._ledger.cut(self._sequence.position)
         self._has_row = False
         self._saved_row = None

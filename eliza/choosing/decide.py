@@ -77,7 +77,7 @@ def decide(
             row = session.row()
 
             def tree() -> Tree:
-                return Tree(session, sequence, tree=capabilities.tree)
+                return Tree(session, sequence, capabilities)
 
             if ranking is not None:
                 scores = score_all(tree(), cursor, row, whole=ranking == "whole")

@@ -14,7 +14,7 @@ from eliza.errors import ContextOverflow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eliza.backends.base import Row, Sequence
+    from eliza.backends.base import Capabilities, Row, Sequence
     from eliza.constraint import Constraint
     from eliza.session import Session
 
@@ -58,22 +58,23 @@ class Tree:
         Counts the passes.
     sequence : Sequence
         What `session.branching` lent; a tree it holds is cleared.
-    tree : bool
-        Whether the sequence can decode trees; if not, one path after the other is
-        decoded and cut off again.
+    capabilities : Capabilities
+        Of its backend. Where it has no trees, one path after the other is decoded and
+        cut off again; where it cannot cut either, each path begins at the prompt.
     """
 
-    def __init__(self, session: Session, sequence: Sequence, *, tree: bool) -> None:
+    def __init__(
+        self, session: Session, sequence: Sequence, capabilities: Capabilities
+    ) -> None:
         self._session = session
         self._sequence = sequence
+        self._can_cut = capabilities.truncate
         self._base = session.position
         sequence.clear_tree()
-        if sequence.position > self._base:  # what an earlier tree left, without trees
-            sequence.truncate(self._base)
         self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
         self._live = 0
         self._chain: list[Node] = []
-        self.expand = self._expand_tree if tree else self._expand_chains
+        self.expand = self._expand_tree if capabilities.tree else self._expand_chains
 
     def _expand_tree(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Row]]:
         """Decode nodes, parents first, and yield each with its logits.
@@ -145,12 +146,7 @@ class Tree:
                 path.append(at)
                 at = at.parent
             path.reverse()
-            keep = 0
-            for old, new in zip(self._chain, path, strict=False):
-                if old is not new or new in asked:
-                    break
-                keep += 1
-            self._sequence.truncate(self._base + keep)
+            keep = self._cut_to(path, asked)
             self._sequence.decode_many([node.token for node in path[keep:]])
             self._session.count(len(path) - keep)
             self._chain = path
@@ -158,6 +154,20 @@ class Tree:
                 if node in asked:
                     asked.discard(node)
                     yield node, self._sequence.logits_window(i)
+
+    def _cut_to(self, path: list[Node], asked: set[Node]) -> int:
+        """Cut the timeline to what it shares with the path; return how much that is."""
+        keep = 0
+        for old, new in zip(self._chain, path, strict=False):
+            if old is not new or new in asked:
+                break
+            keep += 1
+        if self._can_cut:
+            self._sequence.truncate(self._base + keep)
+        elif keep < len(self._chain) or self._sequence.position != self._base + keep:
+            keep = 0
+            self._session.rebuild()
+        return keep
 
 
 class _Batch:

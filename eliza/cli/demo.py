@@ -148,8 +148,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{Path(path).name} answers with exactly one of the things allowed.")
         if arguments.model is None:
             print(
-                "It is a small model and errs, but never outside of them. It sees a few "
-                "worked examples first."
+                "It is a small model and errs, but never outside of them. It sees a "
+                "few worked examples first."
             )
         print(
             "share: the answer's probability among the choices, > where the search "
