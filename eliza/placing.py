@@ -138,6 +138,7 @@ def place(
         names,
         vocab.n_vocab,
         exits or None,
+        vocab.fingerprint,
     )
     if len(names) != len(choices):
         order = np.array(list(first.values()), np.int32)[order]
@@ -230,23 +231,15 @@ def _tails(vocab: Vocab, prompt: Ids) -> Iterator[_Tail]:
 
 
 def _stretch(vocab: Vocab, ids: Ids, pieces: list[bytes]) -> _Tail | None:
-    """Cut near the start of `ids`: before a word, or else before a character."""
-    first = 0
-    for i in range(1, len(ids) // 4):
-        here, before = pieces[i], pieces[i - 1]
-        if here[:1] == b" " and here[1:2].isalnum() and not before[-1:].isspace():
-            first = i
-            break
-    while b"\x80" <= pieces[first][:1] < b"\xc0":  # inside a character
-        first += 1
+    """Cut a prompt that ends in `ids` where their encoding agrees with them."""
+    starts = (i for i, piece in enumerate(pieces) if not b"\x80" <= piece[:1] < b"\xc0")
+    first = next(starts, len(pieces))  # not within a character
     again = _again(vocab, b"".join(pieces[first:]))
     if again is None:
         return None
     text, own = again
     shared = _common(own[::-1], ids[::-1])
     skip = len(own) - shared
-    if shared < 2 * AGREE:
-        return None
     return _Tail(len(ids) - shared, text, own, skip, skip + AGREE)
 
 

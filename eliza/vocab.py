@@ -58,7 +58,7 @@ class Vocab(ABC):
     tokenizer itself writes it.
 
     A derived class calls ``super().__init__`` and gives `_encode`, `_piece`,
-    `_is_special` and `_find_eog`; `_attribute` and `_flavour` only sharpen the
+    `_is_special` and `_find_eog`; `_contents` and `_flavour` only sharpen the
     fingerprint.
 
     Parameters
@@ -115,9 +115,10 @@ class Vocab(ABC):
     def _find_eog(self) -> Iterable[int]:
         """Give the ids that end a generation; asked once, when first needed."""
 
-    def _attribute(self, token: int) -> int:
-        """Return what else there is to an id, for the fingerprint."""
-        return int(self._is_special(token))
+    def _contents(self) -> tuple[list[bytes], list[int]]:
+        """Give the bytes and the attributes of all ids, for the fingerprint."""
+        ids = range(self.n_vocab)
+        return [*map(self._piece, ids)], [*map(self._is_special, ids)]
 
     def _flavour(self) -> str:
         """Name the rules by which texts are split, for the fingerprint."""
@@ -149,12 +150,11 @@ class Vocab(ABC):
         SHA-256 over the number of ids, the bytes and attributes of each, the ids that
         begin and end a text, and the rules by which texts are split.
         """
-        ids = range(self.n_vocab)
-        pieces = [self._piece(token) for token in ids]
+        pieces, attributes = self._contents()
         frame = (self.n_vocab, self.bos, self.adds_bos, self.eog, self.text_start)
         digest = hashlib.sha256(f"eliza vocab 1 {frame} {self._flavour()}\n".encode())
-        digest.update(np.array([len(piece) for piece in pieces], "<u4").tobytes())
-        digest.update(np.array([*map(self._attribute, ids)], "<u4").tobytes())
+        digest.update(np.array([*map(len, pieces)], "<u4").tobytes())
+        digest.update(np.array(attributes, "<u4").tobytes())
         digest.update(b"".join(pieces))
         return digest.digest()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from t32 import BOS, END, IM_END, PIECES, byte_pair, t32
+from t32 import BOS, END, IM_END, byte_pair, t32
 
 from eliza import placing
 from eliza.errors import InvalidArgument, InvalidType, OffPathError
@@ -19,17 +19,13 @@ from eliza.vocab import Vocab
 def leaves(placed):
     """Return the ids of each choice, by name."""
     trie = placed.trie
-    return {name: tuple(trie.tokens(i)) for i, name in enumerate(trie.names)}
+    return {name: trie.tokens(i) for i, name in enumerate(trie.names)}
 
 
 def exits(placed):
     """Return the exit ids of each choice that has some, by name."""
     trie = placed.trie
-    return {
-        name: tuple(trie.exits(i))
-        for i, name in enumerate(trie.names)
-        if len(trie.exits(i))
-    }
+    return {name: trie.exits(i) for i, name in enumerate(trie.names) if trie.exits(i)}
 
 
 def walk(placed, ids):
@@ -161,7 +157,7 @@ def test_fc017_the_same_text_twice_is_one_choice():
     placed = vocab.place("C", ["Yes", "No", "Yes", "B"])
     assert sorted(placed.trie.names) == ["B", "No", "Yes"]
     given = ["Yes", "No", "Yes", "B"]
-    assert [given[i] for i in placed.order] == list(placed.trie.names)
+    assert [given[i] for i in placed.order] == [*placed.trie.names]
     assert placed.order.tolist() == [3, 0, 1]
 
 
@@ -203,6 +199,12 @@ def test_fc071_an_encoder_that_cannot_is_refused():
 
     with pytest.raises(InvalidArgument, match=r"'<\|im_end\|>': .* id 3 .* special"):
         t32(encode=encode).place("A", ["<|im_end|>"])
+
+
+def test_fc071_an_encoder_that_adds_an_end_id_is_refused():
+    vocab = t32(encode=lambda text, special: [*t32().encode(text), END])
+    with pytest.raises(InvalidArgument, match=r"'Yes': .* id 2 .* special"):
+        vocab.place("A", ["Yes"])
 
 
 @pytest.mark.parametrize("prompt", ["A", "<s>A"])
@@ -287,10 +289,11 @@ def test_ids_that_the_tokenizer_would_not_write_stay():
     placed = vocab.place([BOS, 4, 5], ["C", "Yes"])
     assert placed.prompt_ids.tolist() == [BOS, 4, 5]
     assert leaves(placed) == {"C": (7,), "Yes": (9,)}
-    # within a character
-    placed = vocab.place([BOS, 16, 17], ["C", "Yes"])
-    assert placed.prompt_ids.tolist() == [BOS, 16, 17]
-    assert leaves(placed) == {"C": (7,), "Yes": (9,)}
+    # within a character, and in no character at all
+    for bad in ([BOS, 16, 17], [BOS, *[17] * 50], [BOS, 4, *[17] * 50, 16]):
+        placed = vocab.place(bad, ["C", "Yes"])
+        assert placed.prompt_ids.tolist() == bad
+        assert leaves(placed) == {"C": (7,), "Yes": (9,)}
     # the other id for Yes
     placed = vocab.place([BOS, 10], ["C", "Yes"])
     assert placed.prompt_ids.tolist() == [BOS, 10]
@@ -425,13 +428,13 @@ def test_what_cannot_be_told_apart_is_an_error():
 
 def test_trie_after_a_prefix():
     trie = t32().trie(["Yes", "No"], prefix='"', suffix='"')
-    assert [tuple(trie.tokens(i)) for i in range(2)] == [(9,), (12,)]
-    assert trie.names == ["Yes", "No"]
+    assert [trie.tokens(i) for i in range(2)] == [(9,), (12,)]
+    assert trie.names == ("Yes", "No")
     # no special ids, no BOS; the whole prefix may be in the leaves
     trie = t32().trie(["B", "C"], prefix="A")
-    assert [tuple(trie.tokens(i)) for i in range(2)] == [(4, 7), (6,)]
+    assert [trie.tokens(i) for i in range(2)] == [(4, 7), (6,)]
     trie = t32().trie(["Yes"], prefix="<|im_end|>")
-    assert tuple(trie.tokens(0)) == (9,)
+    assert trie.tokens(0) == (9,)
 
 
 # -- against the whole text ------------------------------------------------------------
@@ -539,17 +542,45 @@ def test_any_ids_as_prompt(prompt, choices, suffix):
     assert kept == [BOS, *prompt][: len(kept)]
 
 
-def test_a_long_prompt_is_encoded_once():
+@pytest.mark.parametrize(
+    "prompt", ['A"Bn' * 500, "🐈" * 500, "🐈" * 500 + "A", "🐈n🐈A" * 500]
+)
+def test_a_long_prompt_is_encoded_once(prompt):
     lengths = []
+    inner = t32()
 
     def encode(text, special):
         lengths.append(len(text))
-        return [PIECES.index(c) for c in text if c != "a"]
+        return inner.encode(text)
 
     vocab = t32(encode=encode)
-    vocab.place('A"Bn' * 500, ["A", "B", "C"])
-    assert sorted(lengths)[-2] <= 2 * placing.STRETCH
-    assert sorted(lengths)[-1] == 2000
+    vocab.place(prompt, ["B", "C", "AC"])
+    assert lengths.count(len(prompt)) == 1
+    lengths.remove(len(prompt))
+    assert max(lengths) <= placing.STRETCH + 2
+
+
+def test_an_encoder_that_looks_far_ahead():
+    # Digits in threes from the right: one more digit changes the whole run.
+    numbers = [str(n).zfill(k) for k in (1, 2, 3) for n in range(10**k)]
+    index = {number: i for i, number in enumerate(numbers)}
+
+    def encode(text, special):
+        first = len(text) % 3
+        cuts = (
+            [0, *range(first, len(text), 3), len(text)]
+            if first
+            else [*range(0, len(text), 3), len(text)]
+        )
+        return [index[text[a:b]] for a, b in pairwise(cuts)]
+
+    vocab = Vocab.from_tokens(
+        [*numbers, "</s>", "<s>"], eog=[1110], bos=1111, encode=encode
+    )
+    for n in (5, 30, 31, 32, 200, 301):
+        prompt = "".join(str(k % 7) for k in range(n))
+        check(vocab, prompt, ["1", "12", "123", "9"], "")
+        check(vocab, prompt, ["444", "555"], "")
 
 
 def test_a_stretch_that_is_too_short_is_doubled():

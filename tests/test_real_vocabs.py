@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def mark(vocab, specials):
 
 def leaves(placed):
     trie = placed.trie
-    return {name: trie.tokens(i).tolist() for i, name in enumerate(trie.names)}
+    return {name: list(trie.tokens(i)) for i, name in enumerate(trie.names)}
 
 
 def check(vocab: Vocab, prompt, choices, suffix="", special=False):
@@ -254,11 +255,28 @@ def test_ids_of_llama_cpp(vocab, llama_cpp):
     assert vocab.n_vocab == llama_cpp.llama_vocab_n_tokens(pointer)
     assert llama_cpp.llama_vocab_eos(pointer) in vocab.eog
     assert all(vocab.is_special(i) for i in vocab.eog)
+    unknown = {"llama-spm": 0, "phi-3": 0, "gemma-4": 3}.get(vocab.name)
+    if unknown is not None:
+        assert vocab.piece(unknown) == b"<unk>"
+        assert vocab.is_special(unknown)
+    assert not vocab.is_special(vocab.encode("word")[-1])
     for bad in (-1, vocab.n_vocab):
         with pytest.raises(InvalidArgument, match="outside"):
             vocab.piece(bad)
         with pytest.raises(InvalidArgument, match="outside"):
             vocab.place([5, bad], ["Yes"])
+
+
+def test_threads_share_one_vocabulary(vocab):
+    def text(n):
+        return "x" * n + " the answer: " + str(n)
+
+    def ids(n):
+        return [vocab.encode(text(k)) for k in range(n, n + 300)]
+
+    expected = [ids(n) for n in range(0, 120, 30)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ids, range(0, 120, 30))) == expected
 
 
 def test_user_defined_ids_are_text(vocab, llama_cpp):
@@ -319,7 +337,7 @@ def test_trie_after_a_prefix(vocab):
     trie = vocab.trie(["REPLY", "IGNORE"], prefix='{"action": "', suffix='"')
     for i, name in enumerate(trie.names):
         whole = vocab.encode(f'{{"action": "{name}"')
-        leaf = trie.tokens(i).tolist()
+        leaf = list(trie.tokens(i))
         starts = [n for n in range(len(ids) + 1) if whole[n : n + len(leaf)] == leaf]
         assert starts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterable
+from itertools import repeat
 
 from eliza.errors import InvalidArgument
 from eliza.vocab import Vocab
@@ -83,8 +84,10 @@ class LlamaVocab(Vocab):
         self, data: bytes, ids: ctypes.Array[ctypes.c_int32], special: bool
     ) -> int:
         """Fill a buffer with ids; return how many, or minus how many there are."""
-        return self._llama.llama_tokenize(
-            self._pointer, data, len(data), ids, len(ids), False, special
+        return int(
+            self._llama.llama_tokenize(
+                self._pointer, data, len(data), ids, len(ids), False, special
+            )
         )
 
     def _piece(self, token: int) -> bytes:
@@ -95,7 +98,7 @@ class LlamaVocab(Vocab):
             if n < 0:  # minus the size that is needed
                 buffer = ctypes.create_string_buffer(-n)
                 n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
-            return buffer[:n]
+            return ctypes.string_at(buffer, n)
 
     def _is_special(self, token: int) -> bool:
         return bool(self._attribute(token) & self._special_bits) or bool(
@@ -108,6 +111,13 @@ class LlamaVocab(Vocab):
 
     def _attribute(self, token: int) -> int:
         return int(self._llama.llama_vocab_get_attr(self._pointer, token))
+
+    def _contents(self) -> tuple[list[bytes], list[int]]:
+        # The texts of the model file, by calls without a frame of Python in between:
+        # 0.25 s for 262,144 ids, against 0.6 s with `_piece`.
+        ids, all_ids = repeat(self._pointer), range(self.n_vocab)
+        texts = [*map(self._llama.llama_vocab_get_text, ids, all_ids)]
+        return texts, [*map(self._llama.llama_vocab_get_attr, ids, all_ids)]
 
     def _flavour(self) -> str:
         return f"llama.cpp {self._pre_tokenizer}"
