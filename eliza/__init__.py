@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eliza._cursor import Cursor, State
-from eliza._trie import Subset, Trie
+from eliza._subset import Subset
+from eliza._trie import Trie
 
 __all__ = ["Cursor", "State", "Subset", "Trie"]

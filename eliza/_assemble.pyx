@@ -5,8 +5,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from ._build cimport LCP_EQUAL, leaves_sort, leaves_squeeze, trie_build
+from ._build cimport trie_build
 from ._ingest cimport Ids, Sequences, label
+from ._sort cimport LCP_EQUAL, leaves_sort, leaves_squeeze
 from ._types cimport index_t, token_t, trie_t
 
 from .errors import InvalidArgument, OutOfMemory

@@ -1,31 +1,8 @@
-"""From sequences of ids to the arrays of a trie: one sort and one linear pass.
-
-Plain C over caller's memory; nothing here knows Python. Two calls, so that the caller
-can look at equal sequences in between, where names decide whether they are an error:
-
-    leaves_sort     order and common prefixes of the sequences
-    leaves_squeeze  drops the second and later of equal ones
-    trie_build      makes the arrays
-"""
+"""From sorted sequences of ids to the arrays of a trie: one linear pass, in plain C."""
 
 from libc.stdint cimport int64_t
 
 from ._types cimport index_t, token_t, trie_t
-
-# What leaves_sort writes as the common prefix of a sequence equal to the one before it.
-cdef enum:
-    LCP_EQUAL = 0xFFFFFFFF
-
-# Sort n sequences: number i is ids[start[i] : start[i + 1]], not empty, ids below
-# 2**bits - 1. Writes order[n] (stable) and lcp[n] (the ids shared with the one sorted
-# before). Returns how many are equal to the one before them, or -1 without memory.
-cdef int64_t leaves_sort(
-    const token_t* ids, const int64_t* start, index_t n, int bits,
-    index_t* order, index_t* lcp,
-) noexcept nogil
-
-# Take entries marked LCP_EQUAL out of order and lcp; returns how many are left.
-cdef index_t leaves_squeeze(index_t n, index_t* order, index_t* lcp) noexcept nogil
 
 # Fill `trie` (all zero before, n_vocab aside) from sorted, distinct sequences. Returns
 # 0, or -1 without memory; the caller frees with trie_free in both cases.

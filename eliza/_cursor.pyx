@@ -1,9 +1,8 @@
-"""Walking a trie under a constraint; see the .pxd for the parts without Python."""
+"""Walking a trie under a constraint."""
 
 cimport cython
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
 
 from cpython.buffer cimport (
     PyBUF_WRITABLE,
@@ -13,13 +12,30 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
+from ._arrays cimport doubles_new, ints_copy, ints_view
 from ._ingest cimport Ids, id_of, label, plain_int
 from ._logits cimport row_argmax, row_logprobs, row_mask, row_open, row_t
+from ._position cimport (
+    BOUND_CONFLICT,
+    BOUND_NO_EXIT,
+    bound_check,
+    bound_fault,
+    live,
+    path_copy,
+    pos_accept,
+    pos_completes,
+    pos_force,
+    pos_gather,
+    pos_length,
+    pos_reset,
+    pos_rollback,
+    pos_room,
+    pos_span,
+    pos_t,
+)
 from ._types cimport index_t, node_t, token_t, trie_t
 
 from enum import StrEnum
-
-import numpy as np
 
 from .errors import (
     InvalidArgument,
@@ -32,151 +48,9 @@ from .errors import (
 __all__ = ["Cursor", "State"]
 
 cdef object KEY = object()   # what only this module can give to a constructor
-cdef object empty = np.empty
-cdef object frombuffer = np.frombuffer
-cdef object INT32 = np.dtype(np.int32)
-cdef object FLOAT64 = np.dtype(np.float64)
 
 cdef enum:
     SHOWN_IDS = 8            # how many ids a message lists
-    SPARSE = 16              # fewer live leaves than children / 16: look each one up
-
-
-cdef void pos_force(const bound_t* b, pos_t* p) noexcept nogil:
-    cdef const node_t* n = b.trie.node + p.node
-    cdef index_t child
-    while not p.done:
-        if p.depth == node_depth(n):
-            if may_exit(b, n):
-                return
-            child = only_child(b, n)
-            if child == 0:
-                return
-            p.node = child
-            n = b.trie.node + child
-        p.depth = node_depth(n)
-        p.done = live_leaf_at(b, n) and live(b, n.lo, n.hi) == 1
-
-
-cdef index_t pos_room(const bound_t* b, const pos_t* p) noexcept nogil:
-    cdef const node_t* n = b.trie.node + p.node
-    cdef index_t room = (n + 1).child - n.child + 1, own
-    if may_exit(b, n):
-        leaf_exits(b.trie, n.lo, &own)
-        room += own + b.n_exits
-    return room
-
-
-cdef index_t children_gather(
-    const bound_t* b, const node_t* n, token_t* out
-) noexcept nogil:
-    """Write the first ids of the children with live leaves."""
-    cdef const trie_t* t = b.trie
-    cdef index_t i, end = (n + 1).child, count = 0, leaf = n.lo
-    if b.rank == NULL:
-        count = end - n.child
-        memcpy(out, t.key + n.child, count * sizeof(token_t))
-    elif live(b, n.lo, n.hi) < (end - n.child) // SPARSE:
-        # 30 permitted of 100,000 children: 30 look-ups, not a pass over them all.
-        leaf = n.lo + node_is_leaf(n)
-        while live(b, leaf, n.hi):
-            leaf = rank_find(b.rank, leaf, n.hi, b.rank[leaf])
-            i = child_with(t, n, leaf)
-            out[count] = t.key[i]
-            count += 1
-            leaf = t.node[i].hi
-    else:
-        for i in range(n.child, end):
-            out[count] = t.key[i]
-            count += live(b, t.node[i].lo, t.node[i].hi) != 0
-    return count
-
-
-cdef index_t pos_gather(
-    const bound_t* b, const pos_t* p, token_t* out
-) noexcept nogil:
-    cdef const node_t* n = b.trie.node + p.node
-    cdef const token_t* own
-    cdef const token_t* keys
-    cdef index_t n_own = 0, n_keys, i = 0, j = 0, k = 0, count = 0
-    cdef token_t id
-    if not may_exit(b, n):
-        return children_gather(b, n, out)
-    own = leaf_exits(b.trie, n.lo, &n_own)
-    # Merge in place: the keys wait behind room for all exit ids, so that writing never
-    # overtakes reading.
-    keys = out + n_own + b.n_exits
-    n_keys = children_gather(b, n, out + n_own + b.n_exits)
-    while i < n_keys or j < n_own or k < b.n_exits:
-        id = 0x7FFFFFFF
-        if i < n_keys:
-            id = keys[i]
-        if j < n_own:
-            id = min(id, own[j])
-        if k < b.n_exits:
-            id = min(id, b.exits[k])
-        i += i < n_keys and keys[i] == id
-        j += j < n_own and own[j] == id
-        k += k < b.n_exits and b.exits[k] == id
-        out[count] = id
-        count += 1
-    return count
-
-
-cdef void pos_completes(
-    const bound_t* b, const pos_t* p, const token_t* ids, index_t n, token_t* out
-) noexcept nogil:
-    cdef pos_t next
-    cdef index_t i
-    for i in range(n):
-        next = p[0]
-        pos_accept(b, &next, ids[i])
-        out[i] = <token_t>b.trie.node[next.node].lo if next.done else -1
-
-
-cdef index_t conflicting(
-    const bound_t* b, const node_t* n, const token_t* ids, index_t count
-) noexcept nogil:
-    """Return which of ids also leads on from n, or `count`."""
-    cdef index_t i, child
-    for i in range(count):
-        child = find_child(b.trie, n, ids[i])
-        if child and live(b, b.trie.node[child].lo, b.trie.node[child].hi):
-            return i
-    return count
-
-
-cdef bound_fault bound_check(
-    const bound_t* b, index_t* leaf, index_t* other, token_t* id
-) noexcept nogil:
-    cdef const trie_t* t = b.trie
-    cdef const node_t* n
-    cdef const token_t* own
-    cdef index_t i, at, child, n_own
-    for i in range(t.n_inner):
-        n = t.node + t.inner[i]
-        if not may_exit(b, n):
-            continue
-        leaf[0] = n.lo
-        own = leaf_exits(t, n.lo, &n_own)
-        if n_own + b.n_exits == 0:
-            return BOUND_NO_EXIT
-        at = conflicting(b, n, own, n_own)
-        if at < n_own:
-            id[0] = own[at]
-        else:
-            at = conflicting(b, n, b.exits, b.n_exits)
-            if at == b.n_exits:
-                continue
-            id[0] = b.exits[at]
-        child = find_child(t, n, id[0])
-        other[0] = t.node[child].lo
-        if b.rank != NULL:
-            other[0] = rank_find(
-                b.rank, t.node[child].lo, t.node[child].hi, b.rank[t.node[child].lo]
-            )
-        return BOUND_CONFLICT
-    return BOUND_OK
 
 
 @cython.auto_pickle(False)
@@ -231,16 +105,6 @@ class State(StrEnum):
 cdef object ARMED_STATE = State.ARMED
 cdef object INSIDE_STATE = State.INSIDE
 cdef object DONE_STATE = State.DONE
-
-
-cdef object new_ids(const token_t* ids, index_t n):
-    """Copy ids into a new int32 array."""
-    cdef Py_buffer view
-    out = empty(n, INT32)
-    PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
-    memcpy(view.buf, ids, n * sizeof(token_t))
-    PyBuffer_Release(&view)
-    return out
 
 
 cdef str show(object ids):
@@ -335,7 +199,7 @@ cdef class Cursor:
             self.bound.b.trie, self.p.node, 0, self.p.depth,
             <token_t*>PyBytes_AS_STRING(ids),
         )
-        path = tuple(frombuffer(ids, INT32).tolist())
+        path = tuple(ints_view(ids).tolist())
         return path if self.p.exit < 0 else (*path, self.p.exit)
 
     @property
@@ -370,7 +234,7 @@ cdef class Cursor:
         cdef const token_t* ids = NULL
         cdef index_t n = 0
         self.ids(&ids, &n)
-        return new_ids(ids, n)
+        return ints_copy(ids, n)
 
     @cython.critical_section
     def forced(self):
@@ -393,7 +257,7 @@ cdef class Cursor:
             self.bound.b.trie, end.node, self.p.depth, end.depth,
             <token_t*>PyBytes_AS_STRING(ids),
         )
-        return frombuffer(ids, INT32)
+        return ints_view(ids)
 
     @cython.critical_section
     def completes(self):
@@ -408,7 +272,7 @@ cdef class Cursor:
         cdef index_t n = 0
         cdef Py_buffer view
         self.ids(&ids, &n)
-        out = empty(n, INT32)
+        out = ints_copy(ids, n)
         PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
         pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
         PyBuffer_Release(&view)
@@ -566,7 +430,7 @@ cdef class Cursor:
         cdef row_t row
         cdef bint usable
         self.open_ids(&ids, &n)
-        out = empty(n, FLOAT64)
+        out = doubles_new(n)
         PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
         try:
             self.row(logits, False, &view, &row)
@@ -596,7 +460,8 @@ cdef object off_path(Cursor cursor, token_t id):
 
 cdef object no_candidate(const token_t* ids, index_t n):
     return NoCandidateError(
-        f"every allowed id has a logit of NaN or -inf: {show(new_ids(ids, n).tolist())}"
+        "every allowed id has a logit of NaN or -inf: "
+        + show(ints_copy(ids, n).tolist())
     )
 
 

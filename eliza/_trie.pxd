@@ -1,9 +1,7 @@
-"""Tries and subsets of their leaves. Cursors are in `_cursor`, arrays in `_types`."""
+"""Tries. Their arrays are in `_types`, cursors in `_cursor`."""
 
 cimport cython
-from libc.stdint cimport int64_t
 
-from ._cursor cimport Cursor
 from ._ingest cimport Ids
 from ._names cimport Names
 from ._types cimport index_t, trie_t
@@ -19,11 +17,3 @@ cdef class Trie:
     cdef object __weakref__
 
     cdef index_t leaf_of(self, object leaf) except? 0xFFFFFFFF
-
-
-@cython.final
-cdef class Subset:
-    # Immutable once made, `passed` aside.
-    cdef Trie whole
-    cdef index_t *rank       # [n_leaves + 1] owned; permitted leaves before leaf i
-    cdef Ids passed          # as in Trie

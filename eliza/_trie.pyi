@@ -5,12 +5,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eliza._cursor import Cursor
+from eliza._subset import Subset
 
-__all__ = ["Subset", "Trie", "from_arrays_with_order"]
+__all__ = ["Trie", "from_arrays_with_order"]
 
 _Ints = NDArray[np.integer[Any]]
 _Ids = Iterable[SupportsIndex] | _Ints
-_Allow = NDArray[np.bool_] | _Ints | Iterable[str] | Iterable[SupportsIndex] | "Subset"
+_Allow = NDArray[np.bool_] | _Ints | Iterable[str] | Iterable[SupportsIndex] | Subset
 
 @final
 class Trie:
@@ -55,16 +56,6 @@ class Trie:
     def cursor(
         self, exits: _Ids | None = (), allow: _Allow | None = None
     ) -> Cursor: ...
-
-@final
-class Subset:
-    def __new__(cls, key: Never = ...) -> Subset: ...
-    def __len__(self) -> int: ...
-    @property
-    def trie(self) -> Trie: ...
-    @property
-    def nbytes(self) -> int: ...
-    def leaves(self) -> NDArray[np.int32]: ...
 
 def from_arrays_with_order(
     tokens: _Ints | Sequence[int],

@@ -1,27 +1,17 @@
-"""Immutable tries of token ids, and subsets of their leaves."""
+"""Immutable tries of token ids."""
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int64_t
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
+from ._arrays cimport ints_copy, ints_view
 from ._assemble cimport Order, assemble
 from ._build cimport trie_free
-from ._cursor cimport (
-    Bound,
-    bind,
-    bound_verify,
-    cursor_make,
-    leaf_exits,
-    node_depth,
-    path_copy,
-)
+from ._cursor cimport Bound, bind, bound_verify, cursor_make
 from ._ingest cimport (
     Ids,
     Sequences,
-    exact_str,
-    label,
     plain_int,
     read_all_exits,
     read_arrays,
@@ -29,14 +19,14 @@ from ._ingest cimport (
     read_leaves,
     vocab_size,
 )
-from ._names cimport Names, names_make
+from ._names cimport names_make
+from ._position cimport leaf_exits, node_depth, path_copy
+from ._subset cimport Subset, subset_make
 from ._types cimport index_t, node_t, token_t, trie_t
 
-import numpy as np
+from .errors import InvalidArgument, InvalidType
 
-from .errors import InvalidArgument, InvalidType, OutOfMemory
-
-__all__ = ["Subset", "Trie", "from_arrays_with_order"]
+__all__ = ["Trie", "from_arrays_with_order"]
 
 cdef object KEY = object()   # what only this module can give to a constructor
 cdef Ids NO_EXITS = Ids()
@@ -255,7 +245,7 @@ cdef class Trie:
         cdef index_t depth = node_depth(self.t.node + node)
         cdef bytes ids = PyBytes_FromStringAndSize(NULL, depth * sizeof(token_t))
         path_copy(&self.t, node, 0, depth, <token_t*>PyBytes_AS_STRING(ids))
-        return tuple(np.frombuffer(ids, np.int32).tolist())
+        return tuple(ints_view(ids).tolist())
 
     def exits(self, leaf):
         """Return the exit ids that a leaf was given.
@@ -294,7 +284,7 @@ cdef class Trie:
         InvalidType
             Something else than the above.
         """
-        return subset_make(self, allow)
+        return subset_make(self, &self.t, self.name_table, allow)
 
     def cursor(self, exits=(), allow=None):
         """Start a walk at the root.
@@ -321,7 +311,7 @@ cdef class Trie:
         cdef Ids ids = NO_EXITS, passed
         cdef Bound bound
         if allow is not None:
-            subset = subset_make(self, allow)
+            subset = subset_make(self, &self.t, self.name_table, allow)
         if not (exits is None or isinstance(exits, tuple) and len(exits) == 0):
             ids = read_exits(exits, self.t.n_vocab, "exits", None)
         bound = bind(
@@ -367,138 +357,4 @@ def from_arrays_with_order(
     cdef Trie trie = trie_make(
         read, read_all_exits(exits, read, False), fingerprint, order
     )
-    return trie, np.array(<int32_t[:order.n]>(<int32_t*>order.order))
-
-
-@cython.auto_pickle(False)
-cdef class Subset:
-    """Some of the leaves of a trie; made by `Trie.subset`, immutable.
-
-    Give it to `Trie.cursor(allow=)`: making it costs a pass over the leaves, using it
-    nothing.
-    """
-
-    def __cinit__(self, key=None):
-        if key is not KEY:
-            raise InvalidType("subsets are made by Trie.subset()")
-
-    def __dealloc__(self):
-        free(self.rank)
-
-    def __len__(self):
-        return self.rank[self.whole.t.n_leaves]
-
-    @property
-    def trie(self):
-        """The `Trie` whose leaves these are."""
-        return self.whole
-
-    @property
-    def nbytes(self):
-        """int: the memory that the subset takes."""
-        return (<int64_t>self.whole.t.n_leaves + 1) * sizeof(index_t)
-
-    def leaves(self):
-        """Return the numbers of the permitted leaves.
-
-        Returns
-        -------
-        ndarray of int32, shape (n,)
-            Sorted, a copy.
-        """
-        cdef int64_t n = self.whole.t.n_leaves + 1
-        rank = np.asarray(<int32_t[:n]>(<int32_t*>self.rank))
-        return np.flatnonzero(np.diff(rank)).astype(np.int32)
-
-    def __repr__(self):
-        return f"<Subset of {len(self)} of {self.whole.t.n_leaves} leaves>"
-
-
-cdef Subset subset_make(Trie trie, object allow):
-    cdef Subset out
-    cdef index_t i
-    if isinstance(allow, Subset):
-        out = allow
-        if out.whole is not trie:
-            raise InvalidArgument("allow is a subset of another trie")
-        return out
-    out = Subset.__new__(Subset, KEY)
-    out.whole = trie
-    out.rank = <index_t*>calloc(<size_t>trie.t.n_leaves + 1, sizeof(index_t))
-    if out.rank == NULL:
-        raise OutOfMemory(f"no memory for a subset of {trie.t.n_leaves} leaves")
-    # First rank[i + 1] is 1 if leaf i is permitted; then it is summed up.
-    if isinstance(allow, np.ndarray):
-        allow_array(out, allow)
-    else:
-        allow_items(out, allow)
-    for i in range(trie.t.n_leaves):
-        out.rank[i + 1] += out.rank[i]
-    if out.rank[trie.t.n_leaves] == 0:
-        raise InvalidArgument(
-            f"allow permits none of the {trie.t.n_leaves} leaves: give at least one"
-        )
-    return out
-
-
-cdef object wrong_allow(object allow):
-    got = type(allow).__name__
-    if isinstance(allow, np.ndarray):
-        got += f" of dtype {allow.dtype} and shape {allow.shape}"
-    return InvalidType(
-        "allow must be a 1-D array of bool or int, an iterable of names, or a Subset; "
-        f"got {got}"
-    )
-
-
-cdef int allow_array(Subset out, object allow) except -1:
-    cdef const uint8_t[::1] mask
-    cdef const int64_t[::1] numbers
-    cdef int64_t i, n = out.whole.t.n_leaves
-    if allow.ndim != 1:
-        raise wrong_allow(allow)
-    if allow.dtype.kind == "b":
-        if len(allow) != n:
-            raise InvalidArgument(
-                f"an allow mask is as long as there are leaves, {n}; got {len(allow)}"
-            )
-        mask = np.ascontiguousarray(allow).view(np.uint8)
-        for i in range(n):
-            out.rank[i + 1] = mask[i] != 0
-        return 0
-    if allow.dtype.kind not in "iu":
-        raise wrong_allow(allow)
-    # What int64 cannot hold becomes negative, and is refused with its own value.
-    numbers = np.ascontiguousarray(allow).astype(np.int64, copy=False)
-    for i in range(numbers.shape[0]):
-        if not 0 <= numbers[i] < n:
-            raise InvalidArgument(f"allow[{i}]: leaf {allow[i]} is outside [0, {n})")
-        out.rank[numbers[i] + 1] = 1
-    return 0
-
-
-cdef int allow_items(Subset out, object allow) except -1:
-    cdef Names table = out.whole.name_table
-    cdef int64_t leaf
-    if isinstance(allow, (str, bytes)):
-        raise wrong_allow(allow)
-    try:
-        items = list(allow)
-    except TypeError:
-        raise wrong_allow(allow) from None
-    if not items:
-        return 0
-    if not isinstance(items[0], str):
-        return allow_array(out, np.asarray(items))
-    if table is None:
-        raise InvalidArgument("allow holds names, but the trie was built without names")
-    for i, name in enumerate(items):
-        if not isinstance(name, str):
-            raise InvalidType(
-                f"allow[{i}]: a name is a str, got {type(name).__name__}"
-            )
-        leaf = table.find(exact_str(name))
-        if leaf < 0:
-            raise InvalidArgument(f"allow[{i}]: there is no {label('leaf', name)}")
-        out.rank[leaf + 1] = 1
-    return 0
+    return trie, ints_copy(<token_t*>order.order, order.n)
