@@ -8,7 +8,7 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 [3, 4, 5]
 >>> placed = vocab.place("Yes ", ["No", "Yes"])
 >>> placed.prompt_ids.tolist(), placed.trie.names
-([3, 4], ['Yes', 'No'])
+([3, 4], ('Yes', 'No'))
 """
 
 from __future__ import annotations
