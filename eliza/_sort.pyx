@@ -6,21 +6,12 @@ from libc.string cimport memcpy, memset
 
 from ._types cimport index_t, token_t
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define eliza_clz64(x) __builtin_clzll(x)
-    #else
-    static int eliza_clz64(unsigned long long x) {
-        int n = 0;
-        while (!(x >> 63)) { x <<= 1; n++; }
-        return n;
-    }
-    #endif
-    """
+cdef extern from "_bits.h":
     int eliza_clz64(uint64_t x) noexcept nogil
+    void eliza_prefetch(const void* x) noexcept nogil
 
 cdef enum:
+    AHEAD = 8                # items to ask ahead for
     RADIX_FROM = 48          # below it, insertion sort wins over passes of 256 counts
 
 cdef struct item_t:
@@ -183,6 +174,10 @@ cdef int64_t leaves_sort(
             n_later = 0
             for g in range(n_open):
                 for i in range(open[g].first, open[g].first + open[g].n):
+                    if i + AHEAD < n:
+                        eliza_prefetch(ids + start[items[i + AHEAD].index] + depth)
+                    if i + 2 * AHEAD < n:
+                        eliza_prefetch(start + items[i + 2 * AHEAD].index)
                     items[i].key = pack(
                         ids, start[items[i].index] + depth,
                         start[items[i].index + 1], bits, count,

@@ -112,6 +112,8 @@ class ScriptedBackend:
         As in `Capabilities`.
     max_rows : int, optional
         The most rows of one decode; by default as many as 64 MB hold.
+    max_branches : int, optional
+        The most tips of a tree, over all its batches; by default no limit.
     n_batch : int
         The most ids of one piece of a decode: `on_piece` is called before each.
 
@@ -134,6 +136,7 @@ class ScriptedBackend:
         width: int | None = None,
         search_delta: float = 1.0,
         max_rows: int | None = None,
+        max_branches: int | None = None,
         n_batch: int = 128,
     ) -> None:
         self.vocab = vocab
@@ -149,6 +152,7 @@ class ScriptedBackend:
             )
         rows_that_fit = max(1, LOGITS_BYTES // (4 * self._width))
         self._max_rows = rows_that_fit if max_rows is None else max_rows
+        self._max_branches = n_ctx if max_branches is None else max_branches
         self._n_batch = n_batch
         self._busy = threading.Lock()
         self._closed = False
@@ -216,6 +220,7 @@ class ScriptedSequence:
         self._backend = backend
         self._history: History = ()
         self._paths: list[History] = []
+        self._branches = 0
         self._rows: NDArray[np.float32] | None = None
         self._closed = False
 
@@ -250,7 +255,7 @@ class ScriptedSequence:
             self._check_rows(n_rows)
             self._check_room(self.position + len(new))
             self._begin()
-            self._paths = []
+            self._forget_tree()
             for _ in range(0, len(new), backend._n_batch):
                 self._pause()
             all_ids = self._history + new
@@ -267,7 +272,7 @@ class ScriptedSequence:
                 raise InvalidArgument(f"n is {n}; it lies in [0, {self.position}]")
             if 0 < n < self.position and not self._backend.capabilities.truncate:
                 raise NotSupported("this backend truncates to 0 only")
-            self._paths = []
+            self._forget_tree()
             self._rows = None
             self._history = self._history[:n]
             self._note("truncate", (), 0)
@@ -282,6 +287,11 @@ class ScriptedSequence:
                 raise NotSupported("this backend decodes no trees")
             self._check_rows(len(new))
             self._check_room(self.position + known + len(new))
+            tips = len(new) - len({p for p in above if p >= known})
+            if tips > backend._max_branches - self._branches:
+                raise InvalidArgument(
+                    f"{tips} more branches than the tree has room for"
+                )
             self._begin()
             self._pause()
             paths = list(self._paths)
@@ -290,21 +300,22 @@ class ScriptedSequence:
             rows = [backend._row(self._history + path) for path in paths[known:]]
             self._note("decode_tree", new, len(new), above)
             self._paths = paths
+            self._branches += tips
             self._rows = np.stack(rows)
 
     def clear_tree(self) -> None:
         """Forget the tree and its rows."""
         with self._alone():
             if self._paths:
-                self._paths = []
+                self._forget_tree()
                 self._rows = None
             self._note("clear_tree", (), 0)
 
     def tree_room(self) -> TreeRoom:
         """Return what the next `decode_tree` may add."""
         room = self._backend.n_ctx - self.position - len(self._paths)
-        n = min(room, self.max_rows)
-        return TreeRoom(nodes=n, branches=n)
+        left = self._backend._max_branches - self._branches
+        return TreeRoom(nodes=min(room, self.max_rows), branches=min(room, left))
 
     def logits_window(self, i: int = 0) -> Row:
         """Return row i of the last decode; it turns to NaN with the next decode."""
@@ -342,6 +353,10 @@ class ScriptedSequence:
     ) -> None:
         call = Call(kind, ids, rows, self.position, self.number, parents)
         self._backend.calls.append(call)
+
+    def _forget_tree(self) -> None:
+        self._paths = []
+        self._branches = 0
 
     def _begin(self) -> None:
         """Lose what a real runtime has lost once it computes, even if it then fails."""

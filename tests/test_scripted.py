@@ -154,7 +154,7 @@ def test_limits():
         sequence.decode_many([1] * 4)
     with pytest.raises(ContextOverflow, match=r"7 ids .* context of 6"):
         sequence.decode([1] * 5)
-    assert sequence.tree_room() == TreeRoom(nodes=3, branches=3)
+    assert sequence.tree_room() == TreeRoom(nodes=3, branches=4)
     sequence.decode_tree([1, 2, 3], [-1, -1, 0])
     assert sequence.tree_room() == TreeRoom(nodes=1, branches=1)
     with pytest.raises(ContextOverflow):

@@ -426,16 +426,19 @@ def test_fc111_many_leaves(n):
 
 @pytest.mark.long
 def test_fc111_a_million_leaves():
-    seconds = {n: check_size(n) for n in (100_000, 1_000_000)}
-    assert seconds[1_000_000] <= 15 * seconds[100_000]
+    """A hundred times the leaves take at most 15 * 15 times as long."""
+    seconds = {n: check_size(n) for n in (10_000, 1_000_000)}
+    assert seconds[1_000_000] <= 225 * seconds[10_000]
 
 
 def check_size(n):
     n_vocab = 152_064
     tokens, offsets = random_leaves(n, 6, n_vocab)
-    start = time.perf_counter()
-    trie, order = from_arrays_with_order(tokens, offsets, None, n_vocab)
-    seconds = time.perf_counter() - start
+    seconds = []
+    for _ in range(3):
+        start = time.thread_time()
+        trie, order = from_arrays_with_order(tokens, offsets, None, n_vocab)
+        seconds.append(time.thread_time() - start)
     assert len(trie) == n
     table = tokens.reshape(n, 6)
     expected = np.lexsort(table.T[::-1])
@@ -451,7 +454,7 @@ def check_size(n):
             cursor.accept(token)
             row[token] = 0
         assert cursor.leaf == leaf
-    return seconds
+    return min(seconds)
 
 
 def test_wide_nodes():
