@@ -370,6 +370,24 @@ def test_closing_the_llama_closes_the_backend(llama):
         LlamaBackend.from_llama(llama)
 
 
+def test_a_vocabulary_outlives_its_backend_but_not_a_closed_llama(path, llama):
+    with LlamaBackend(path) as own, LlamaBackend.from_llama(llama) as borrowed:
+        vocabs = own.vocab, borrowed.vocab
+    gc.collect()
+    for vocab in vocabs:
+        assert vocab.decode(vocab.encode("Maybe")) == b"Maybe"
+    llama.close()
+    for call in (
+        lambda: vocabs[1].encode("Yes"),
+        lambda: vocabs[1].piece(300),
+        lambda: vocabs[1].is_special(300),
+        lambda: vocabs[1].eog,
+        lambda: vocabs[1].fingerprint,
+    ):
+        with pytest.raises(Closed, match="this vocabulary"):
+            call()
+
+
 def test_the_backend_keeps_the_llama_alive(path):
     llama = llama_cpp.Llama(str(path), n_ctx=256, n_threads=1, verbose=False)
     alive = weakref.ref(llama)
