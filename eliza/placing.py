@@ -18,6 +18,7 @@ Only the end of the prompt is encoded again. `_tails` finds how much of it is en
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -157,21 +158,22 @@ def _distinct(choices: Sequence[str]) -> dict[str, int]:
     """Return the choices with the index of their first appearance."""
     if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
         raise InvalidType(
-            f"choices must be a sequence of strings, such as a list; got {choices!r}"
+            "choices must be a sequence of strings, such as a list; got "
+            + reprlib.repr(choices)
         )
     if not choices:
         raise InvalidArgument("there are no choices; give at least one")
     first: dict[str, int] = {}
     for i, choice in enumerate(choices):
         if not _utf8(choice, f"choices[{i}]"):
-            raise InvalidArgument(f"choices[{i}] is the empty string {choice!r}")
+            raise InvalidArgument(f"choices[{i}] is the empty string ''")
         first.setdefault(str.__str__(choice), i)
     return first
 
 
 def _utf8(text: str, what: str) -> bytes:
     if not isinstance(text, str):
-        raise InvalidType(f"{what} must be a string; got {text!r}")
+        raise InvalidType(f"{what} must be a string; got {reprlib.repr(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -207,7 +209,7 @@ def _again(vocab: Vocab, data: bytes) -> tuple[str, Ids] | None:
 
 
 def _tails(vocab: Vocab, prompt: Ids) -> Iterator[_Tail]:
-    """Give the ways to cut a prompt, the cheapest first; the last one always holds."""
+    """Give the ways to cut a prompt, the cheapest first."""
     table, n, size = vocab._table, len(prompt), STRETCH
     while True:
         low = max(0, n - size)

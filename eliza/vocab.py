@@ -14,6 +14,8 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 from __future__ import annotations
 
 import hashlib
+import operator
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -200,11 +202,11 @@ class Vocab(ABC):
 
     def _checked(self, token: int, what: str) -> int:
         try:
-            index = token.__index__()
-        except AttributeError:
-            raise InvalidType(f"{what} must be an integer; got {token!r}") from None
-        if isinstance(token, bool):
-            raise InvalidType(f"{what} must be an integer; got {token!r}")
+            index = operator.index(token)
+        except TypeError:
+            index = None
+        if index is None or isinstance(token, bool):
+            raise InvalidType(f"{what} must be an integer; got {reprlib.repr(token)}")
         if not 0 <= index < self.n_vocab:
             raise InvalidArgument(f"{what} {index} is outside 0 to {self.n_vocab - 1}")
         return index
@@ -240,7 +242,7 @@ class Vocab(ABC):
             The text cannot be spelled, or holds a lone surrogate.
         """
         if not isinstance(text, str):
-            raise InvalidType(f"a text must be a string; got {text!r}")
+            raise InvalidType(f"a text must be a string; got {reprlib.repr(text)}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -348,14 +350,16 @@ class Vocab(ABC):
         return place(self, self.encode(prefix), names, suffix, rooted=False).trie
 
     def _ids(self, prompt: Sequence[int]) -> list[int]:
-        if isinstance(prompt, (bytes, bytearray)):
-            raise InvalidType(f"a prompt must be a string or ids; got {prompt!r}")
-        try:
-            ids = list(prompt)
-        except TypeError:
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise InvalidType(
-                f"a prompt must be a string or ids; got {prompt!r}"
-            ) from None
+                f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
+            )
+        array = isinstance(prompt, np.ndarray)
+        ids = np.atleast_1d(prompt).tolist() if array else list(prompt)
+        # One by one, at five times the cost, only for what is wrong or no plain int.
+        plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
+        if plain:
+            return ids
         return [self._checked(token, f"prompt[{i}]:") for i, token in enumerate(ids)]
 
     @staticmethod

@@ -49,10 +49,15 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument(
         "--ranking",
-        nargs="?",
-        const="whole",
-        choices=("whole", "masked"),
+        action="store_true",
         help="print every choice with its probability, the best first",
+    )
+    parser.add_argument(
+        "--score",
+        choices=("whole", "masked"),
+        default="whole",
+        help="what the ranking goes by: the model's likelihood of the whole choice "
+        "(default), or its distribution over the allowed tokens",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the whole answer as JSON"
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             choices,
             suffix=arguments.suffix,
             method=arguments.method,
-            ranking=arguments.ranking,
+            ranking=arguments.score if arguments.ranking else None,
         )
     print(_as_json(answer) if arguments.json else _as_text(answer))
     return 0
