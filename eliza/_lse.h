@@ -1,4 +1,4 @@
-/* Work over whole rows of float32 logits: fill with -inf, log-sum-exp.
+/* Work over whole rows of logits: fill with -inf, log-sum-exp, half floats.
 
    Compiled twice on x86 with GCC or Clang, for the baseline and for AVX2 with FMA, and
    chosen at run time, so that one wheel serves all. GCC does not vectorise a plain
@@ -143,13 +143,35 @@ static void eliza_detect(void) {}
 #define ELIZA_CALL(name, ...) name##_base(__VA_ARGS__)
 #endif
 
+/* Fill n float32 with -inf. */
 static inline void eliza_fill(float *row, int64_t n) { ELIZA_CALL(fill, row, n); }
 
-/* log(sum(exp(x))); -inf if no value is above -inf, +inf if one is +inf. */
-static inline double eliza_lse(const float *x, int64_t n) {
-    float top = ELIZA_CALL(max, x, n);
-    if (top == INFINITY || top == -INFINITY) return top;
-    return (double)top + log(ELIZA_CALL(sum_exp, x, n, top));
+/* The largest of n values, NaN counting as -inf. */
+static inline float eliza_max(const float *x, int64_t n) {
+    return ELIZA_CALL(max, x, n);
+}
+
+/* The sum of exp(x - top) for a finite top that no value exceeds. */
+static inline double eliza_sum_exp(const float *x, int64_t n, float top) {
+    return ELIZA_CALL(sum_exp, x, n, top);
+}
+
+static inline float eliza_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float eliza_from_bf16(uint16_t x) {
+    return eliza_from_bits((uint32_t)x << 16);
+}
+
+/* Subnormals come out right by the multiplication, which shifts the exponent's bias. */
+static inline float eliza_from_f16(uint16_t x) {
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = (uint32_t)(x & 0x7fff) << 13;
+    if (rest >= 0x0f800000) return eliza_from_bits(sign | 0x7f800000 | rest);
+    float value = eliza_from_bits(rest) * 0x1p112f;
+    return sign ? -value : value;
 }
 
 #endif
