@@ -16,6 +16,8 @@ cdef extern from "_lse.h":
     void eliza_fill(float* row, int64_t n) noexcept nogil
     float eliza_max(const float* x, int64_t n) noexcept nogil
     double eliza_sum_exp(const float* x, int64_t n, float top) noexcept nogil
+    void eliza_read_f16(const uint16_t* x, int64_t n, float* out) noexcept nogil
+    void eliza_read_bf16(const uint16_t* x, int64_t n, float* out) noexcept nogil
     float eliza_from_f16(uint16_t x) noexcept nogil
     float eliza_from_bf16(uint16_t x) noexcept nogil
 
@@ -137,8 +139,13 @@ cdef const float* row_block(
     cdef int64_t i
     if row.flat:
         return <const float*>row.data + first
-    for i in range(n):
-        room[i] = row_at(row, first + i)
+    if row.stride == sizeof(uint16_t) and row.kind == ROW_F16:
+        eliza_read_f16(<const uint16_t*>row.data + first, n, room)
+    elif row.stride == sizeof(uint16_t):
+        eliza_read_bf16(<const uint16_t*>row.data + first, n, room)
+    else:
+        for i in range(n):
+            room[i] = row_at(row, first + i)
     return room
 
 
