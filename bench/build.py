@@ -2,8 +2,8 @@
 
     python bench/build.py [--csv FILE] [--check]
 
-The leaves look like names that a tokenizer cut: 4 to 16 ids, made of 1 to 4 words from a
-list, so that many share their beginnings. They are built shuffled, and as they come out
+The leaves look like names that a tokenizer cut: 3 to 16 ids, 1 to 4 words from a list,
+so that many share their beginnings. They are built shuffled, and as they come out
 sorted. Memory is `Trie.nbytes` for each leaf, without names. Minima and medians over
 interleaved rounds.
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from timing import Case, machine, measure, report, write_csv
+from _common import machine
+from _timing import Case, measure, report, write_csv
 
 from eliza import Trie
 
@@ -39,7 +40,7 @@ def leaves(n, seed=0):
                 break
     names = list(taken)
     rng.shuffle(names)
-    sequences = [sum((words[i] for i in name), []) for name in names]
+    sequences = [[t for i in name for t in words[i]] for name in names]
     offsets = np.zeros(n + 1, np.int64)
     offsets[1:] = np.cumsum([len(s) for s in sequences])
     return np.array([t for s in sequences for t in s], np.int32), offsets

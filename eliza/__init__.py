@@ -1,18 +1,76 @@
-"""Make a local language model answer with exactly one of the things you allow."""
+"""Make a local language model answer with exactly one of the things you allow.
 
-from __future__ import annotations
+>>> model = eliza.load("model.gguf")                                # doctest: +SKIP
+>>> model.choose("The sky is", [" blue", " green"]).value           # doctest: +SKIP
+' blue'
+"""
+
+import importlib.util as _util
+import logging as _logging
+from importlib.metadata import version as _version
+
+if _util.find_spec("eliza._trie") is None:
+    raise ImportError(
+        "eliza's compiled core is missing: this is the source folder, not an installed "
+        "package. Run `pip install .` in it and start Python somewhere else."
+    )
 
 from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
+from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
+from eliza.errors import (
+    AbiMismatch,
+    BackendError,
+    BundleError,
+    Cancelled,
+    Closed,
+    ContextOverflow,
+    ElizaError,
+    InvalidArgument,
+    InvalidType,
+    NoCandidateError,
+    NotSupported,
+    OffPathError,
+    OutOfMemory,
+)
+from eliza.model import Model, load
+from eliza.session import Session, Step
+from eliza.vocab import Vocab
 
 __all__ = [
+    "AbiMismatch",
+    "Answer",
+    "BackendError",
+    "BundleError",
+    "Cancelled",
+    "Closed",
+    "ContextOverflow",
     "Cursor",
+    "ElizaError",
+    "InvalidArgument",
+    "InvalidType",
+    "Model",
+    "NoCandidateError",
+    "NotSupported",
+    "OffPathError",
+    "OutOfMemory",
+    "Ranked",
+    "Ranking",
+    "Session",
     "State",
+    "Stats",
+    "Step",
     "Subset",
     "Trie",
+    "Vocab",
     "argmax_batch",
     "bitmask_batch",
+    "load",
     "mask_batch",
 ]
+
+__version__ = _version("eliza")
+
+_logging.getLogger("eliza").addHandler(_logging.NullHandler())

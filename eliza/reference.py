@@ -1,4 +1,4 @@
-"""What eliza means, in plain Python: the oracle of the tests, and the first thing to read.
+"""What eliza means, in plain Python: the oracle of the tests, and a place to start.
 
 A set of choices is a mapping from a name to the token ids that spell it. A span starts
 at the empty path. At each step some ids may follow; one of them is taken; when a choice
@@ -97,10 +97,18 @@ class Reference:
     def logprobs(
         self, path: Path, row: Row, whole_row: bool = False
     ) -> dict[int, float]:
-        """Return log-softmax values of the allowed ids, within them or over the row."""
+        """Return log-softmax values of the allowed ids, within them or over the row.
+
+        NaN counts as -inf. Ids at +inf share the whole probability.
+        """
         ids = sorted(self.allowed(path))
-        norm = log_sum_exp(row if whole_row else [row[i] for i in ids])
-        return {i: row[i] - norm for i in ids}
+        over = row if whole_row else [row[i] for i in ids]
+        infinite = sum(x == math.inf for x in over)
+        if infinite:
+            share = -math.log(infinite)
+            return {i: share if row[i] == math.inf else -math.inf for i in ids}
+        norm = log_sum_exp(over)
+        return {i: row[i] - norm if row[i] > -math.inf else -math.inf for i in ids}
 
     def scores(
         self, logits: Callable[[Path], Row], whole: bool = False
@@ -140,6 +148,4 @@ def log_sum_exp(values: Iterable[float]) -> float:
     if not usable:
         return -math.inf
     top = max(usable)
-    if top == math.inf:
-        return top
     return top + math.log(sum(math.exp(v - top) for v in usable))

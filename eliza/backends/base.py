@@ -11,22 +11,27 @@ smallest complete example, `ScriptedBackend`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from eliza.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Ids
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from eliza.vocab import Vocab
 
     Row = NDArray[np.float32]
 
-__all__ = ["Backend", "Capabilities", "Sequence", "TreeRoom"]
+__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Sequence", "TreeRoom"]
+__all__ += ["ids_array", "parents_array"]
 
-#: The most that the logits of one tree batch may take, in bytes.
-TREE_LOGITS_BYTES = 64 << 20
+#: The most that the logits of one decode may take, in bytes.
+LOGITS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,39 @@ class TreeRoom:
 class Sequence(Protocol):
     """One timeline of ids in a runtime's memory.
 
-    A decode either succeeds as a whole, or raises and leaves `position` as it was.
-    Rows of logits belong to the last decode only.
+    A decode either succeeds as a whole, or raises and leaves `position` as it was; a
+    runtime that cannot cut back then leaves the sequence empty, at position 0. One that
+    raises because of its arguments changes nothing at all.
+
+    Rows of logits belong to the last decode of this sequence. What other sequences of
+    the same backend do in between does not change them, but ends the windows on them.
+
+    Calls must not overlap, neither on one sequence nor on two of one backend.
+
+    Attributes
+    ----------
+    on_piece : callable or None
+        Called without arguments before each piece of a decode is computed. It may
+        raise, to cancel: the decode is then undone, and the exception passes through.
     """
+
+    on_piece: Callable[[], None] | None
 
     @property
     def position(self) -> int:
         """The number of ids decoded and kept."""
+
+    @property
+    def max_rows(self) -> int:
+        """The most ids that one `decode_many` or `decode_tree` may take."""
 
     def decode(self, ids: Ids[int]) -> None:
         """Append ids; row 0 then belongs to the last of them.
 
         Raises
         ------
+        InvalidArgument
+            No ids, or one outside [0, n_vocab).
         ContextOverflow
             The ids do not fit; nothing was decoded.
         BackendError
@@ -89,7 +114,7 @@ class Sequence(Protocol):
         """
 
     def decode_many(self, ids: Ids[int]) -> None:
-        """Append ids; row i then belongs to ids[i]."""
+        """Append ids, at most `max_rows`; row i then belongs to ids[i]."""
 
     def truncate(self, n: int) -> None:
         """Drop everything after the first n ids, and the tree. Rows become invalid."""
@@ -101,6 +126,13 @@ class Sequence(Protocol):
         across batches, until the next `decode`, `decode_many`, `truncate` or
         `clear_tree`. parents[i] is such a number, smaller than the node's own, or -1
         for the end of the timeline. `position` does not change.
+
+        Raises
+        ------
+        InvalidArgument
+            A bad id or parent, or more nodes or branches than `tree_room` says.
+        ContextOverflow
+            The nodes do not fit into the context.
         """
 
     def clear_tree(self) -> None:
@@ -110,9 +142,12 @@ class Sequence(Protocol):
         """Return what the next `decode_tree` may add."""
 
     def logits_window(self, i: int = 0) -> Row:
-        """Return row i of the last decode as a view, valid until the next decode.
+        """Return row i of the last decode as a view.
 
-        float32, at least n_vocab long; what lies beyond n_vocab is padding.
+        float32, at least n_vocab long; what lies beyond n_vocab is padding. The view is
+        valid until the next decode of any sequence of the backend: what it shows after
+        that is undefined. Where there is no such row (none decoded yet, or the timeline
+        was truncated or the tree cleared since) InvalidArgument is raised.
         """
 
     def logits(self, i: int = 0) -> Row:
@@ -156,3 +191,68 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the model. Sequences still open are closed with it."""
+
+
+def ids_array(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:
+    """Return ids as an array, after checking each of them.
+
+    Parameters
+    ----------
+    ids : sequence of int or integer array
+        One or more ids in [0, n_vocab).
+
+    Raises
+    ------
+    InvalidArgument
+        No ids, or one that is out of range; the message names its place.
+    InvalidType
+        Something other than integers.
+    """
+    array = _integers(ids, "ids")
+    if array.size == 0:
+        raise InvalidArgument("ids is empty; a decode needs at least one id")
+    bad = (array < 0) | (array >= n_vocab)
+    if bad.any():
+        i = int(bad.argmax())
+        raise InvalidArgument(f"ids[{i}] is {array[i]}; an id lies in [0, {n_vocab})")
+    return array.astype(np.int32, copy=False)
+
+
+def parents_array(parents: Ids[int], n_ids: int, n_nodes: int) -> NDArray[np.int64]:
+    """Return the parents of new nodes of a tree as an array, after checking them.
+
+    Parameters
+    ----------
+    parents : sequence of int or integer array
+        As `Sequence.decode_tree` takes it.
+    n_ids : int
+        The number of new nodes.
+    n_nodes : int
+        The number of nodes that the tree has already.
+    """
+    array = _integers(parents, "parents")
+    if array.size != n_ids:
+        raise InvalidArgument(f"{n_ids} ids, but {array.size} parents; give one each")
+    bad = (array < -1) | (array >= n_nodes + np.arange(n_ids))
+    if bad.any():
+        i = int(bad.argmax())
+        raise InvalidArgument(
+            f"parents[{i}] is {array[i]}; the parent of node {n_nodes + i} "
+            f"lies in [-1, {n_nodes + i})"
+        )
+    return array
+
+
+def _integers(values: Any, name: str) -> NDArray[np.int64]:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidArgument(f"{name} is ragged; give a flat list") from None
+    if array.ndim != 1:
+        raise InvalidArgument(f"{name} has shape {array.shape}; give a flat list")
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    kind, top = array.dtype.kind, np.iinfo(np.int64).max
+    if kind not in "iu" or (kind == "u" and int(array.max()) > top):
+        raise InvalidType(f"{name} holds something other than integers of 64 bits")
+    return array.astype(np.int64, copy=False)

@@ -1,24 +1,21 @@
-"""What the benchmarks share: interleaved timing, the machine's state, tables, CSV."""
+"""What the benchmarks of the core share: interleaved timing, tables, CSV."""
 
 from __future__ import annotations
 
 import csv
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 
 @dataclass
 class Case:
     """A call to time, and what comes out.
 
-    `setup` runs before each round and is not timed. `per` divides the time: how many
+    Times are of the thread, so that other programs on the machine only count by what
+    they take from the caches. `setup` runs before each round and is not timed. `per` divides the time: how many
     things one call does.
     """
 
@@ -32,10 +29,10 @@ class Case:
         if self.setup is not None:
             self.setup()
         call = self.call
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(self.number):
             call()
-        spent = time.perf_counter() - start
+        spent = time.thread_time() - start
         self.seconds.append(spent / self.number / self.per)
 
     @property
@@ -54,20 +51,6 @@ def measure(cases: list[Case], rounds: int) -> None:
     for _ in range(rounds):
         for case in cases:
             case.round()
-
-
-def machine() -> str:
-    """Describe what the figures were taken on."""
-    name = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            models = [line for line in file if line.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
-    load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
-    return (
-        f"{name}, {os.cpu_count()} CPUs, load {load}; Python "
-        f"{platform.python_version()}, NumPy {np.__version__}"
-    )
 
 
 def report(title: str, columns: list[str], rows: list[list[object]]) -> None:

@@ -1,0 +1,300 @@
+"""One context of llama.cpp: what it computes with, and what its sequences share.
+
+llama.cpp ends the process on a batch that is too large, on an id of a sequence that is
+out of range and on a token without one, and it does not forgive use after free. All
+calls that compute therefore go through this class, which keeps its limits:
+
+- A batch has at most `n_batch` tokens, which is also what is computed at one time, so
+  that no remainder of one token is split off. Single tokens take another path through
+  the matrix products: on SmolLM2 Q4_1 their logits differ by up to 0.7 from those of
+  the same token beside another, all batches of 2 to 128 agreeing to the last bit. A
+  second, idle token beside a single one would buy agreement for half as much time
+  again (13.3 to 20.4 ms at one thread, 8.8 to 13.5 at two; with f32 weights 22.6 to
+  41.4 and 18.1 to 24.7, where the difference is 2e-5), so single tokens stay single.
+- Rows of logits live in one buffer, which the next decode overwrites. A sequence that
+  is about to lose its rows to another is told to copy them first.
+- Cells of the cache are shared by all sequences. They are counted before each decode,
+  so that a batch that does not fit is refused and not tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eliza.backends import llama_log
+from eliza.backends.base import LOGITS_BYTES
+from eliza.errors import BackendError, Closed, ContextOverflow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from eliza.backends.base import Row
+    from eliza.backends.llama_sequence import LlamaSequence
+
+__all__ = ["NativeContext", "sequence_limit"]
+
+#: More sequences than this, and `llama_memory_seq_cp` ends the process.
+_MAX_SEQUENCES = 256
+
+
+def sequence_limit(n_vocab: int) -> int:
+    """Return how many sequences a context should have.
+
+    Many, because each branch of a tree needs one; but llama.cpp allocates a row of
+    logits for each when the context is made.
+    """
+    return max(8, min(_MAX_SEQUENCES, LOGITS_BYTES // (4 * n_vocab)))
+
+
+class NativeContext:
+    """Owner of a `llama_context`.
+
+    Parameters
+    ----------
+    lib : module
+        `llama_cpp.llama_cpp`.
+    pointer : int
+        The context. It is freed by `close`, or with this object.
+    model : object
+        What must live as long as the context does.
+    n_vocab : int
+        The width of a row.
+    n_ctx : int
+        The most cells to use, at most what the context has.
+    can_cut : bool
+        A sequence can be cut anywhere and branch anywhere.
+
+    Attributes
+    ----------
+    max_rows : int
+        The most rows that one decode may ask for.
+    free_ids : list of int
+        Ids of sequences that nothing uses.
+    lock : threading.RLock
+        Held while the library computes.
+    """
+
+    def __init__(
+        self,
+        lib: Any,
+        pointer: int,
+        model: object,
+        *,
+        n_vocab: int,
+        n_ctx: int,
+        can_cut: bool,
+    ) -> None:
+        self.lib = lib
+        self.n_vocab = n_vocab
+        self.n_ctx = n_ctx
+        self.can_cut = can_cut
+        self.n_batch: int = lib.llama_n_batch(pointer)
+        self.max_rows: int = min(self.n_batch, max(1, LOGITS_BYTES // (4 * n_vocab)))
+        self.memory: Any = lib.llama_get_memory(pointer)
+        self.free_ids = list(range(lib.llama_n_seq_max(pointer)))[::-1]
+        self.lock = threading.RLock()
+        self._pointer: int | None = pointer
+        self._model: object | None = model
+        self._pid = os.getpid()
+        self._open: weakref.WeakSet[LlamaSequence] = weakref.WeakSet()
+        self._abandoned: list[list[int]] = []
+        self._owner: weakref.ref[LlamaSequence] | None = None
+        self._make_batch()
+        self._finalizer = weakref.finalize(self, _free, lib, pointer)
+
+    def _make_batch(self) -> None:
+        """Allocate a batch whose arrays are written as slices."""
+        n = self.n_batch
+        self._tokens = np.zeros(n, np.int32)
+        self._positions = np.zeros(n, np.int32)
+        self._n_ids = np.ones(n, np.int32)
+        self._id_pointers = np.zeros(n, np.uintp)
+        self._wanted = np.zeros(n, np.int8)
+        self._batch = self.lib.llama_batch()
+        for field, array in (
+            ("token", self._tokens),
+            ("pos", self._positions),
+            ("n_seq_id", self._n_ids),
+            ("seq_id", self._id_pointers),
+            ("logits", self._wanted),
+        ):
+            kind = dict(self.lib.llama_batch._fields_)[field]
+            setattr(self._batch, field, ctypes.cast(array.ctypes.data, kind))
+        # A type for the whole buffer, made once: a view of some rows is then a slice.
+        self._rows_type = ctypes.c_float * (self.max_rows * self.n_vocab)
+
+    # Sequences
+
+    def check_open(self) -> None:
+        """Raise if the context cannot be used, or not from here."""
+        if self._pointer is None:
+            raise Closed("the llama.cpp backend is closed; load the model again")
+        if os.getpid() != self._pid:
+            # The threads that compute are not in the child: the first call would hang.
+            raise BackendError(
+                "the model was loaded in another process; load it after the fork"
+            )
+
+    def enter(self, sequence: LlamaSequence) -> int:
+        """Take up a sequence and return the id for its timeline."""
+        self.reclaim()
+        if not self.free_ids:
+            raise BackendError(
+                f"all {self.lib.llama_n_seq_max(self._pointer)} sequences of the "
+                "context are in use; close one"
+            )
+        self._open.add(sequence)
+        return self.free_ids.pop()
+
+    def leave(self, sequence: LlamaSequence, ids: list[int]) -> None:
+        """Free the ids of a sequence that is closed."""
+        self._open.discard(sequence)
+        self.drop(ids)
+
+    def abandon(self, ids: list[int]) -> None:
+        """Note the ids of a sequence that was collected without being closed.
+
+        The collector may run in any thread, at any time: nothing is freed here.
+        """
+        self._abandoned.append(ids)
+
+    def reclaim(self) -> None:
+        """Free what abandoned sequences held."""
+        while self._abandoned:
+            self.drop(self._abandoned.pop())
+
+    def drop(self, ids: list[int]) -> None:
+        """Remove these ids from all cells; they are free again."""
+        for id_ in ids:
+            self.lib.llama_memory_seq_rm(self.memory, id_, -1, -1)
+        self.free_ids += ids
+
+    def room(self) -> int:
+        """Return how many cells are free."""
+        self.reclaim()
+        return self.n_ctx - sum(sequence.cells for sequence in self._open)
+
+    # Decoding
+
+    def run(
+        self,
+        sequence: LlamaSequence,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        owners: list[list[int]] | int,
+        all_rows: bool,
+    ) -> None:
+        """Compute one batch.
+
+        Parameters
+        ----------
+        sequence : LlamaSequence
+            The one that the rows will belong to.
+        tokens, positions : int32 [n], n <= n_batch
+        owners : int, or a list of n lists of int
+            The id, or the ids, that each token belongs to; never none.
+        all_rows : bool
+            Whether each token has a row, or the last one only.
+
+        Raises
+        ------
+        ContextOverflow, BackendError
+            Part of the batch may have been computed: remove it.
+        """
+        n = len(tokens)
+        self.check_open()
+        self._give_rows_to(sequence)
+        self._batch.n_tokens = n
+        self._tokens[:n] = tokens
+        self._positions[:n] = positions
+        # Referenced until the call is over: the batch points into it.
+        flat = self._point_at_ids(owners, n)
+        self._wanted[:n] = all_rows
+        self._wanted[n - 1] = 1
+        with llama_log.collect() as lines:
+            code = self.lib.llama_decode(self._pointer, self._batch)
+        del flat
+        if code == 1:
+            raise ContextOverflow(f"no cells for {n} ids: {self._usage()}")
+        if code:
+            raise BackendError(
+                f"llama_decode of {n} ids returned {code}: {llama_log.reason(lines)}"
+            )
+
+    def _point_at_ids(self, owners: list[list[int]] | int, n: int) -> NDArray[np.int32]:
+        if isinstance(owners, int):
+            flat = np.array([owners], np.int32)
+            self._n_ids[:n] = 1
+            self._id_pointers[:n] = flat.ctypes.data
+            return flat
+        counts = np.array([len(ids) for ids in owners], np.int64)
+        flat = np.array([id_ for ids in owners for id_ in ids], np.int32)
+        self._n_ids[:n] = counts
+        starts = np.cumsum(counts) - counts
+        self._id_pointers[:n] = flat.ctypes.data + starts.astype(np.uintp) * 4
+        return flat
+
+    def rows(self, first: int, n_rows: int) -> NDArray[np.float32]:
+        """Return the rows of the last decode as a view on llama.cpp's buffer.
+
+        Waits for the computation. The rows of a batch lie end to end in its order.
+
+        Parameters
+        ----------
+        first : int
+            Index in the batch of the first token that has a row.
+        """
+        pointer = self.lib.llama_get_logits_ith(self._pointer, first)
+        if not pointer:
+            raise BackendError("llama.cpp computed no logits for this batch")
+        address = ctypes.addressof(pointer.contents)
+        buffer: Any = self._rows_type.from_address(address)
+        view: Row = np.frombuffer(buffer, np.float32, n_rows * self.n_vocab)
+        return view.reshape(n_rows, self.n_vocab)
+
+    def _give_rows_to(self, sequence: LlamaSequence) -> None:
+        owner = None if self._owner is None else self._owner()
+        if owner is not None and owner is not sequence:
+            owner.keep_rows()
+        self._owner = weakref.ref(sequence)
+
+    def require(self, n: int, freed: int = 0) -> None:
+        """Raise ContextOverflow unless n cells are free, or will be.
+
+        Parameters
+        ----------
+        freed : int
+            Cells that are freed before the n are needed.
+        """
+        if n > self.room() + freed:
+            raise ContextOverflow(f"{n} ids do not fit: {self._usage()}")
+
+    def _usage(self) -> str:
+        used = sorted((sequence.cells for sequence in self._open), reverse=True)
+        others = f" in {len(used)} sequences" if len(used) > 1 else ""
+        return f"{sum(used)} of {self.n_ctx} cells of the context are taken{others}"
+
+    # The end
+
+    @property
+    def closed(self) -> bool:
+        """Whether the context was freed."""
+        return self._pointer is None
+
+    def close(self) -> None:
+        """Free the context. May be called twice, and from any thread."""
+        with self.lock:
+            self._pointer = None
+            self._finalizer()
+            self._model = None
+
+
+def _free(lib: Any, pointer: int) -> None:
+    lib.llama_free(pointer)
+    llama_log.release(lib)

@@ -1,0 +1,123 @@
+"""The vocabulary of a model that llama.cpp has loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterable
+from itertools import repeat
+
+from eliza.errors import InvalidArgument
+from eliza.vocab import Vocab
+
+__all__ = ["LlamaVocab"]
+
+_INT32_MIN = -(2**31)
+
+
+class LlamaVocab(Vocab):
+    """A vocabulary over llama.cpp's own tokenizer, by way of llama-cpp-python.
+
+    Special are the ids that llama.cpp marks as control, unknown or unused, and those
+    that end a generation. What it marks as user-defined is cut out of every text before
+    anything else is split, also out of prompts and choices; such an id is text, and
+    stands in the trie. An ordinary word that llama.cpp takes for an end marker (`</s>`
+    in Qwen 2) is special; a choice that needs it is refused.
+
+    Some vocabularies let a special id swallow the white space after it (Phi-3). Then
+    the white space at the end of a prompt is gone after such an id, as it always is
+    there, but a choice keeps its own.
+
+    Parameters
+    ----------
+    pointer : int
+        The address of a ``llama_vocab``.
+    keep_alive : object, optional
+        Something that keeps the model in memory; it is held, not used.
+    pre_tokenizer : str
+        The model's name for its pre-tokenizer, such as the metadata value of
+        ``tokenizer.ggml.pre``. It is part of the fingerprint.
+
+    Notes
+    -----
+    May be used from several threads; a lock guards the buffers.
+    """
+
+    def __init__(
+        self, pointer: int, *, keep_alive: object = None, pre_tokenizer: str = ""
+    ) -> None:
+        import llama_cpp
+
+        self._llama = llama_cpp
+        self._pointer = pointer
+        self._keep_alive = keep_alive
+        self._pre_tokenizer = pre_tokenizer
+        self._special_bits = (
+            llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+            | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+            | llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
+        )
+        # Made once: a new one for each short text would cost a tenth of its encoding.
+        self._lock = threading.Lock()
+        self._id_buffer = (ctypes.c_int32 * 4096)()
+        self._byte_buffer = ctypes.create_string_buffer(256)
+        bos = llama_cpp.llama_vocab_bos(pointer)
+        super().__init__(
+            llama_cpp.llama_vocab_n_tokens(pointer),
+            bos=bos if bos >= 0 else None,
+            adds_bos=llama_cpp.llama_vocab_get_add_bos(pointer),
+        )
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        data = text.encode()
+        with self._lock:
+            ids = self._id_buffer
+            n = self._tokenize(data, ids, special)
+            if n < 0:
+                if n == _INT32_MIN:
+                    raise InvalidArgument(f"a text of {len(data)} bytes is too long")
+                ids = (ctypes.c_int32 * -n)()
+                n = self._tokenize(data, ids, special)
+            return ids[:n]
+
+    def _tokenize(
+        self, data: bytes, ids: ctypes.Array[ctypes.c_int32], special: bool
+    ) -> int:
+        """Fill a buffer with ids; return how many, or minus how many there are."""
+        return int(
+            self._llama.llama_tokenize(
+                self._pointer, data, len(data), ids, len(ids), False, special
+            )
+        )
+
+    def _piece(self, token: int) -> bytes:
+        to_piece = self._llama.llama_token_to_piece
+        with self._lock:
+            buffer = self._byte_buffer
+            n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
+            if n < 0:  # minus the size that is needed
+                buffer = ctypes.create_string_buffer(-n)
+                n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
+            return ctypes.string_at(buffer, n)
+
+    def _is_special(self, token: int) -> bool:
+        return bool(self._attribute(token) & self._special_bits) or bool(
+            self._llama.llama_vocab_is_eog(self._pointer, token)
+        )
+
+    def _find_eog(self) -> Iterable[int]:
+        is_eog, pointer = self._llama.llama_vocab_is_eog, self._pointer
+        return [token for token in range(self.n_vocab) if is_eog(pointer, token)]
+
+    def _attribute(self, token: int) -> int:
+        return int(self._llama.llama_vocab_get_attr(self._pointer, token))
+
+    def _contents(self) -> tuple[list[bytes], list[int]]:
+        # The texts of the model file, by calls without a frame of Python in between:
+        # 0.25 s for 262,144 ids, against 0.6 s with `_piece`.
+        ids, all_ids = repeat(self._pointer), range(self.n_vocab)
+        texts = [*map(self._llama.llama_vocab_get_text, ids, all_ids)]
+        return texts, [*map(self._llama.llama_vocab_get_attr, ids, all_ids)]
+
+    def _flavour(self) -> str:
+        return f"llama.cpp {self._pre_tokenizer}"

@@ -1,0 +1,1 @@
+"""From a caller's choices to an answer."""

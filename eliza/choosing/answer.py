@@ -1,0 +1,120 @@
+"""What `choose` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Answer", "Ranked", "Ranking", "Stats"]
+
+
+class Ranked(NamedTuple):
+    """One choice with its score."""
+
+    value: Any
+    logprob: float
+    probability: float
+
+
+class Ranking:
+    """Every permitted choice, the most probable first.
+
+    A read-only sequence of `Ranked`. The probabilities sum to 1 within 1e-6.
+
+    Attributes
+    ----------
+    kind : {"masked", "whole"}
+        Which score: "masked" is the product of the probabilities renormalised over
+        the allowed ids at each point; "whole" the model's own likelihood of all ids.
+    """
+
+    __slots__ = ("_entries", "kind")
+
+    def __init__(self, kind: str, entries: tuple[Ranked, ...]) -> None:
+        self.kind = kind
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, i: int) -> Ranked:
+        return self._entries[i]
+
+    def __iter__(self) -> Iterator[Ranked]:
+        return iter(self._entries)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{r.value!r}: {r.probability:.3f}" for r in self._entries[:5]
+        )
+        more = ", …" if len(self) > 5 else ""
+        return f"<Ranking {self.kind} {{{shown}{more}}}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an answer cost.
+
+    Attributes
+    ----------
+    forward_passes : int
+        Batches given to the runtime, the prompt's one included.
+    positions : int
+        Ids computed in them.
+    prompt_tokens : int
+        Ids of the prompt up to where the choices part.
+    reused_tokens : int
+        How many of those were still in the runtime's memory.
+    decided : int
+        Points on the way to the answer at which more than one id was allowed.
+    forced : int
+        Ids of the answer that could only go one way.
+    seconds : float
+        Wall-clock time, tokenizing included.
+    """
+
+    forward_passes: int
+    positions: int
+    prompt_tokens: int
+    reused_tokens: int
+    decided: int
+    forced: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The choice that was made.
+
+    Attributes
+    ----------
+    value : object
+        The choice, as the caller gave it (or the value that its text stands for).
+    index : int
+        Where it stands in the caller's choices, the first one if it is there twice.
+    logprob : float
+        Its log score: whole for `method="exact"`, masked for "greedy".
+    probability : float or None
+        Its probability among the choices, by the ranking asked for.
+    probability_bounds : (float, float) or None
+        What the search for the exact answer knows of its whole probability.
+    margin : float or None
+        Its log score minus that of the best other choice, by the ranking asked for;
+        infinite if there is no other.
+    ranking : Ranking or None
+        All choices, if `ranking=` was given.
+    stats : Stats
+        What it cost.
+    """
+
+    value: Any
+    index: int
+    logprob: float
+    probability: float | None
+    probability_bounds: tuple[float, float] | None
+    margin: float | None
+    ranking: Ranking | None
+    stats: Stats

@@ -1,0 +1,206 @@
+"""Decoding the nodes of a token tree in batches that fit the runtime.
+
+The search asks for the logits after some nodes. Here they are packed into batches
+within the room that the sequence has; when it is used up, the tree is cleared and the
+ancestors that are still needed are decoded again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eliza.errors import ContextOverflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from eliza.backends.base import Capabilities, Row, Sequence
+    from eliza.constraint import Constraint
+    from eliza.session import Session
+
+__all__ = ["Node", "Tree"]
+
+
+class Node:
+    """An id above the timeline, at which logits are wanted.
+
+    Attributes
+    ----------
+    token : int
+        The id.
+    parent : Node or None
+        The node before it; None at the end of the timeline.
+    cursor : Constraint
+        The constraint after the id.
+    score : float
+        Log score of the path up to and including the id.
+    """
+
+    __slots__ = ("cursor", "number", "parent", "score", "token", "wave")
+
+    def __init__(
+        self, token: int, parent: Node | None, cursor: Constraint, score: float = 0.0
+    ) -> None:
+        self.token = token
+        self.parent = parent
+        self.cursor = cursor
+        self.score = score
+        self.number = -1
+        self.wave = -1
+
+
+class Tree:
+    """The tree above one session's timeline.
+
+    Parameters
+    ----------
+    session : Session
+        Counts the passes.
+    sequence : Sequence
+        What `session.branching` lent; a tree it holds is cleared.
+    capabilities : Capabilities
+        Of its backend. Where it has no trees, one path after the other is decoded and
+        cut off again; where it cannot cut either, each path begins at the prompt.
+    """
+
+    def __init__(
+        self, session: Session, sequence: Sequence, capabilities: Capabilities
+    ) -> None:
+        self._session = session
+        self._sequence = sequence
+        self._can_cut = capabilities.truncate
+        self._base = session.position
+        sequence.clear_tree()
+        self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
+        self._live = 0
+        self._chain: list[Node] = []
+        self.expand = self._expand_tree if capabilities.tree else self._expand_chains
+
+    def _expand_tree(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Row]]:
+        """Decode nodes, parents first, and yield each with its logits.
+
+        A row is valid until the next one is asked for.
+        """
+        batch = _Batch(self._sequence)
+        for node in nodes:
+            path = self._missing(node, batch)
+            if not batch.fits(path):
+                yield from self._flush(batch)
+                batch = _Batch(self._sequence)
+                path = self._missing(node, batch)
+                if not batch.fits(path):
+                    self._clear()
+                    batch = _Batch(self._sequence)
+                    path = self._missing(node, batch)
+                    if not batch.fits(path):
+                        raise ContextOverflow(
+                            f"a path of {len(path)} ids above a timeline of "
+                            f"{self._base} does not fit the context"
+                        )
+            batch.add(path)
+            batch.wanted.append(node)
+        yield from self._flush(batch)
+
+    def _missing(self, node: Node, batch: _Batch) -> list[Node]:
+        """Return the path to the node, without what is live or in the batch."""
+        path = []
+        at: Node | None = node
+        while at is not None and at.wave != self._wave and at not in batch:
+            path.append(at)
+            at = at.parent
+        path.reverse()
+        return path
+
+    def _flush(self, batch: _Batch) -> Iterator[tuple[Node, Row]]:
+        if not batch.nodes:
+            return
+        ids, parents = [], []
+        for number, node in enumerate(batch.nodes, self._live):
+            node.number = number
+            node.wave = self._wave
+            ids.append(node.token)
+            parents.append(-1 if node.parent is None else node.parent.number)
+        self._sequence.decode_tree(ids, parents)
+        self._session.count(len(ids))
+        first = self._live
+        self._live += len(ids)
+        for node in batch.wanted:
+            yield node, self._sequence.logits_window(node.number - first)
+
+    def _clear(self) -> None:
+        self._sequence.clear_tree()
+        self._wave += 1
+        self._live = 0
+
+    def _expand_chains(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Row]]:
+        """Do the same where the runtime has no trees: paths one after the other."""
+        wanted = list(nodes)
+        parents = {node.parent for node in wanted}
+        asked = set(wanted)
+        for tip in wanted:
+            if tip in parents:
+                continue
+            path = []
+            at: Node | None = tip
+            while at is not None:
+                path.append(at)
+                at = at.parent
+            path.reverse()
+            keep = self._cut_to(path, asked)
+            self._sequence.decode_many([node.token for node in path[keep:]])
+            self._session.count(len(path) - keep)
+            self._chain = path
+            for i, node in enumerate(path[keep:]):
+                if node in asked:
+                    asked.discard(node)
+                    yield node, self._sequence.logits_window(i)
+
+    def _cut_to(self, path: list[Node], asked: set[Node]) -> int:
+        """Cut the timeline to what it shares with the path; return how much that is."""
+        keep = 0
+        for old, new in zip(self._chain, path, strict=False):
+            if old is not new or new in asked:
+                break
+            keep += 1
+        if self._can_cut:
+            self._sequence.truncate(self._base + keep)
+        elif keep < len(self._chain) or self._sequence.position != self._base + keep:
+            keep = 0
+            self._session.rebuild()
+        return keep
+
+
+class _Batch:
+    """The nodes of one batch, and what of the sequence's room they take."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        self._room = sequence.tree_room()
+        self.nodes: list[Node] = []
+        self.wanted: list[Node] = []
+        self._inner: set[Node | None] = set()
+        self._members: set[Node] = set()
+        self._tips = 0
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._members
+
+    def fits(self, path: list[Node]) -> bool:
+        if not path:
+            return True
+        return (
+            len(self.nodes) + len(path) <= self._room.nodes
+            and self._tips + self._new_tips(path) <= self._room.branches
+        )
+
+    def _new_tips(self, path: list[Node]) -> int:
+        parent = path[0].parent
+        return 0 if parent in self._members and parent not in self._inner else 1
+
+    def add(self, path: list[Node]) -> None:
+        if not path:
+            return
+        self._tips += self._new_tips(path)
+        for node in path:
+            self.nodes.append(node)
+            self._members.add(node)
+            self._inner.add(node.parent)

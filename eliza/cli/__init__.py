@@ -1,0 +1,58 @@
+"""The `eliza` command; a module of this package for each verb."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from eliza.errors import ElizaError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["EXIT_ABSTAINED", "EXIT_MODEL", "EXIT_OK", "EXIT_USAGE", "main"]
+
+EXIT_OK = 0
+EXIT_ABSTAINED = 1
+EXIT_USAGE = 2
+EXIT_MODEL = 3
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 answered, 1 abstained, 2 usage, 3 model or file error, 130 interrupted.
+    """
+    from eliza.cli import choose, demo
+
+    parser = argparse.ArgumentParser(
+        prog="eliza",
+        description="Make a local language model answer with one of given choices.",
+        epilog="Exit codes: 0 answered, 1 abstained, 2 usage, 3 model or file error, "
+        "130 interrupted.",
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    choose.add_parser(verbs)
+    demo.add_parser(verbs)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("eliza: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except InvalidArgument as error:
+        print(f"eliza: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (ElizaError, OSError) as error:
+        print(f"eliza: {error}", file=sys.stderr)
+        return EXIT_MODEL

@@ -1,0 +1,469 @@
+"""One generation: ids in, steps out. The only generation loop of eliza.
+
+A session drives one sequence of a backend. Ids that were chosen, forced ones included,
+wait in `_pending` and join the next batch, so that a forced run costs no pass of its
+own and nothing is decoded after the last choice.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eliza.errors import (
+    Cancelled,
+    Closed,
+    InvalidArgument,
+    NoCandidateError,
+)
+from eliza.ledger import Ledger, plan_sync
+from eliza.textstream import TextStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
+
+    from eliza.backends.base import Row, Sequence
+    from eliza.constraint import Constraint
+    from eliza.vocab import Vocab
+
+__all__ = ["Session", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one `Session.next` gave.
+
+    Attributes
+    ----------
+    ids : tuple of int
+        The ids of this step: the one that was picked, and the forced run after it. An
+        end-of-generation id ends the span or the text and is not among them.
+    text : str
+        Their text, never half a character: bytes wait until the character is whole.
+    forced : int
+        How many of the ids were forced.
+    logprob : float or None
+        Log-probability of the picked id among those allowed; None for free text.
+    final : bool
+        Whether the generation has ended.
+    finish_reason : {"choice", "stop", "length"} or None
+        Why: the constraint is complete; an end-of-generation id or a stop text came;
+        `max_tokens` is reached.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    forced: int
+    logprob: float | None
+    final: bool
+    finish_reason: str | None
+
+
+class Session:
+    """A timeline of ids with an optional constraint on what comes next.
+
+    Made by `Model.open`. Iterating yields `Step` objects until the last one is final.
+    Calls from several threads queue on the model's lock; `cancel` works at any time.
+
+    Parameters
+    ----------
+    sequence : eliza.backends.base.Sequence
+        The runtime's timeline; owned by the session.
+    vocab : Vocab
+        Its vocabulary.
+    lock : context manager, optional
+        Held during each call.
+    can_truncate : bool
+        Whether the sequence can be cut anywhere.
+    max_tokens : int, optional
+        The most ids to generate, forced ones included; None for no limit.
+    stop : iterable of str
+        Texts at which free text ends. They do not apply inside a constraint.
+    check : callable, optional
+        Called before each piece of work; may raise to interrupt it.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        vocab: Vocab,
+        *,
+        lock: threading.RLock | None = None,
+        can_truncate: bool = True,
+        max_tokens: int | None = None,
+        stop: Iterable[str] = (),
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        if max_tokens is not None and max_tokens < 0:
+            raise InvalidArgument(
+                f"max_tokens is {max_tokens}; it must be 0 or more, or None"
+            )
+        self.vocab = vocab
+        self._sequence = sequence
+        self._lock = threading.RLock() if lock is None else lock
+        self._can_truncate = can_truncate
+        self._max_tokens = max_tokens
+        self._outer_check = check
+        self._cancelled = threading.Event()
+        self._closed = False
+        self._ledger = Ledger()
+        self._has_row = False
+        self._saved_row: Row | None = None
+        self._text = TextStream(stop)
+        self._constraint: Constraint | None = None
+        self.passes = 0
+        self.positions = 0
+        self._restart()
+        sequence.on_piece = self._check
+
+    def _restart(self) -> None:
+        self._pending: list[int] = []
+        self._ids: list[int] = []
+        self._finish: str | None = None
+        self._text.reset()
+
+    # -- what it knows -----------------------------------------------------------
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids generated since the last `prefill`, `sync` or `reset`."""
+        return tuple(self._ids)
+
+    @property
+    def output(self) -> bytes:
+        """The bytes of the generated ids, a character cut short included."""
+        return self.vocab.decode(self._ids)
+
+    @property
+    def timeline(self) -> tuple[int, ...]:
+        """All ids in order: prompt and generated, decoded or waiting."""
+        return (*self._ledger.ids, *self._pending)
+
+    @property
+    def position(self) -> int:
+        """The length of the timeline."""
+        return self._ledger.position + len(self._pending)
+
+    @property
+    def generation(self) -> int:
+        """A number that moves whenever ids are dropped.
+
+        `(generation, position)` names exact content.
+        """
+        return self._ledger.generation
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the generation ended; None while it goes on."""
+        return self._finish
+
+    # -- feeding -----------------------------------------------------------------
+
+    def sync(self, prompt: list[int]) -> int:
+        """Make the timeline equal to a prompt, keeping what it shares with it.
+
+        Parameters
+        ----------
+        prompt : list of int
+            All ids; not empty.
+
+        Returns
+        -------
+        int
+            How many ids were kept.
+        """
+        if not len(prompt):
+            raise InvalidArgument("empty prompt: a timeline needs at least one id")
+        with self._guard():
+            self._restart()
+            plan = plan_sync(
+                self._ledger.ids,
+                prompt,
+                has_row=self._has_row or self._saved_row is not None,
+                can_truncate=self._can_truncate,
+            )
+            self._truncate(plan.keep)
+            if plan.keep < len(prompt):
+                self._decode(prompt[plan.keep :])
+            return plan.keep
+
+    def prefill(self, prompt: str | Iterable[int]) -> None:
+        """Append a prompt: text, parsed with special tokens, or ids.
+
+        Text at the very start gets the begin-of-sequence id where the vocabulary
+        wants one.
+        """
+        if isinstance(prompt, str):
+            first = self.position == 0
+            ids = self.vocab.encode(
+                prompt, special=True, bos=first and self.vocab.adds_bos
+            )
+        else:
+            ids = [int(i) for i in prompt]
+        with self._guard():
+            ids = [*self._pending, *ids]
+            if ids:
+                self._decode(ids)
+            self._restart()
+
+    def set_constraint(self, constraint: Constraint) -> None:
+        """Bind what comes next to a constraint, from its present position on."""
+        with self._guard():
+            self._constraint = constraint
+            self._text.flush()
+            if self._finish != "length":
+                self._finish = None
+
+    def clear_constraint(self) -> None:
+        """Let free text come next."""
+        with self._guard():
+            self._constraint = None
+            if self._finish == "choice":
+                self._finish = None
+
+    # -- generating --------------------------------------------------------------
+
+    def next(self) -> Step:
+        """Generate the next ids.
+
+        A failed call changes nothing that was chosen: it can be repeated.
+
+        Returns
+        -------
+        Step
+            After the end, an empty final step again.
+
+        Raises
+        ------
+        Cancelled
+            `cancel` was called; `reset` makes the session usable again.
+        ContextOverflow
+            The timeline is longer than the context.
+        NoCandidateError
+            All allowed ids are impossible (NaN or -inf).
+        """
+        with self._guard():
+            if self._finish is None and self._room() == 0:
+                self._finish = "length"
+            if self._finish is not None:
+                return self._end_step()
+            if self._constraint is None:
+                return self._free_step()
+            return self._bound_step(self._constraint)
+
+    def __iter__(self) -> Iterator[Step]:
+        while True:
+            step = self.next()
+            yield step
+            if step.final:
+                return
+
+    def _bound_step(self, constraint: Constraint) -> Step:
+        logprob = 0.0
+        ids: list[int] = []
+        room = self._room()
+        run = constraint.forced()
+        if not len(run) and not constraint.done:
+            allowed = constraint.allowed()
+            if not len(allowed):
+                raise NoCandidateError(
+                    f"at step {len(self._ids) + 1} of the generation nothing is "
+                    "allowed, and the constraint is not done"
+                )
+            row = self._row()
+            token = constraint.argmax(row)
+            values = constraint.logprobs(row)
+            logprob = float(values[int(np.searchsorted(allowed, token))])
+            constraint.accept(token)
+            ids.append(token)
+            run = constraint.forced()
+        picked = len(ids)
+        fits = run if room is None else run[: room - picked]
+        for token in fits.tolist():
+            constraint.accept(token)
+            ids.append(token)
+        if constraint.done:
+            self._finish = "choice"
+            if ids and ids[-1] in self.vocab.eog:
+                ids.pop()
+        elif room is not None and len(ids) == room:
+            self._finish = "length"
+        return self._emit(ids, len(fits), logprob)
+
+    def _free_step(self) -> Step:
+        token = free_argmax(self._row()[: self.vocab.n_vocab])
+        if token in self.vocab.eog:
+            self._finish = "stop"
+            return self._end_step()
+        if self._room() == 1:
+            self._finish = "length"
+        return self._emit([token], 0, None)
+
+    def _emit(self, ids: list[int], forced: int, logprob: float | None) -> Step:
+        self._pending.extend(ids)
+        self._ids.extend(ids)
+        data = self.vocab.decode(ids)
+        if self._constraint is not None:
+            text = self._text.bound(data)
+        else:
+            text, stopped = self._text.free(data)
+            if stopped:
+                self._finish = "stop"
+        if self._finish is not None:
+            text += self._text.flush()
+        return Step(
+            tuple(ids),
+            text,
+            forced,
+            logprob,
+            self._finish is not None,
+            self._finish,
+        )
+
+    def _end_step(self) -> Step:
+        return Step((), self._text.flush(), 0, None, True, self._finish)
+
+    def _room(self) -> int | None:
+        if self._max_tokens is None:
+            return None
+        return self._max_tokens - len(self._ids)
+
+    # -- the backend -------------------------------------------------------------
+
+    def row(self) -> Row:
+        """Return the logits after the last id, valid until the next decode.
+
+        Decodes what waits.
+        """
+        with self._guard():
+            return self._row()
+
+    def _row(self) -> Row:
+        if self._pending:
+            self._decode(self._pending)
+            self._pending = []
+        if self._saved_row is not None:
+            return self._saved_row
+        if not self._has_row:
+            raise InvalidArgument("nothing was prefilled: there are no logits yet")
+        return self._sequence.logits_window()
+
+    @contextmanager
+    def branching(self) -> Iterator[Sequence]:
+        """Lend the sequence for decoding a tree above the timeline.
+
+        The row of the last id is kept, so that generation goes on after it. The
+        lender counts passes and positions with `count`.
+        """
+        with self._guard():
+            self._saved_row = self._row().copy()
+            self._has_row = False
+            base = self._ledger.position
+            try:
+                yield self._sequence
+            finally:
+                self._sequence.clear_tree()
+                if self._sequence.position == base:
+                    pass
+                elif self._can_truncate:
+                    self._sequence.truncate(base)
+                else:
+                    self.rebuild()
+
+    def rebuild(self) -> None:
+        """Decode the timeline again, for a runtime that cannot cut it back."""
+        self._sequence.truncate(0)
+        self._sequence.decode(self._ledger.ids)
+        self.count(self._ledger.position)
+
+    def count(self, positions: int) -> None:
+        """Add a pass over so many positions to the counters."""
+        self.passes += 1
+        self.positions += positions
+
+    def _decode(self, ids: list[int]) -> None:
+        self._has_row = False  # a decode that fails may have computed a piece
+        self._sequence.decode(ids)
+        self._ledger.extend(ids)
+        self.count(len(ids))
+        self._has_row = True
+        self._saved_row = None
+
+    def _truncate(self, n: int) -> None:
+        if n < self._ledger.position:
+            self._sequence.truncate(n)
+            self._ledger.cut(n)
+            self._has_row = False
+            self._saved_row = None
+
+    # -- ending ------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stop the running call, or the next one, from any thread.
+
+        It raises `Cancelled` within one piece of work, and so does each further call
+        until `reset`. A second call does nothing more.
+        """
+        self._cancelled.set()
+
+    def reset(self) -> None:
+        """Drop the timeline, the constraint and a cancellation."""
+        self._cancelled.clear()
+        with self._guard():
+            self._restart()
+            self._constraint = None
+            self._truncate(0)
+
+    def close(self) -> None:
+        """Free the sequence. May be called twice; other calls then raise `Closed`."""
+        self._cancelled.set()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._sequence.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("the session is closed")
+        if self._cancelled.is_set():
+            raise Cancelled("the session was cancelled; reset() makes it usable again")
+        if self._outer_check is not None:
+            self._outer_check()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        with self._lock:
+            self._check()
+            if self._sequence.position != self._ledger.position:
+                self._realign()
+            yield
+
+    def _realign(self) -> None:
+        """Agree with the sequence again after an interrupt came in between."""
+        if self._sequence.position > self._ledger.position:
+            self._sequence.truncate(self._ledger.position if self._can_truncate else 0)
+        self._ledger.cut(self._sequence.position)
+        self._has_row = False
+        self._saved_row = None
+
+
+def free_argmax(row: Row) -> int:
+    """Return the id with the highest logit, ties to the lowest; NaN never wins."""
+    token = int(row.argmax())
+    if not row[token] > -np.inf:
+        usable = np.where(np.isnan(row), -np.inf, row)
+        token = int(usable.argmax())
+        if not usable[token] > -np.inf:
+            raise NoCandidateError("every logit of the row is NaN or -inf")
+    return token

@@ -1,0 +1,402 @@
+"""The vocabulary of a model: ids, their bytes, and the way texts become ids.
+
+`Vocab` is what the rest of eliza uses. A runtime author derives from it and gives five
+small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
+
+>>> vocab = Vocab.from_tokens(["</s>", "Y", "es", "Yes", " ", "No"], eog=[0])
+>>> vocab.encode("Yes No")
+[3, 4, 5]
+>>> placed = vocab.place("Yes ", ["No", "Yes"])
+>>> placed.prompt_ids.tolist(), placed.trie.names
+([3, 4], ['Yes', 'No'])
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eliza.errors import InvalidArgument, InvalidType
+from eliza.placing import Placement, place, shown
+
+if TYPE_CHECKING:
+    from eliza._trie import Trie
+
+__all__ = ["Placement", "Vocab"]
+
+
+class _Table(dict[int, bytes]):
+    """The text that each id stands for, filled as ids are met; b"" for special ids."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab = vocab
+        self.specials: set[int] = set()
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self.vocab.piece(token)
+        if self.vocab.is_special(token):
+            self.specials.add(token)
+            piece = b""
+        self[token] = piece
+        return piece
+
+    def of(self, ids: Iterable[int]) -> list[bytes]:
+        return list(map(self.__getitem__, ids))
+
+
+class Vocab(ABC):
+    """The ids of a model and the tokenizer that makes them from text.
+
+    An id is *special* if it is a control id, the unknown id, unused, or ends the
+    generation. Special ids stand for no text: no choice is ever written with one. What
+    a vocabulary calls user-defined is text like any other, and is used wherever the
+    tokenizer itself writes it.
+
+    A derived class calls ``super().__init__`` and gives `_encode`, `_piece`,
+    `_is_special` and `_find_eog`; `_contents` and `_flavour` only sharpen the
+    fingerprint.
+
+    Parameters
+    ----------
+    n_vocab : int
+        The number of ids.
+    bos : int, optional
+        The id that stands at the beginning of a text.
+    adds_bos : bool
+        Whether a prompt begins with it.
+
+    Attributes
+    ----------
+    n_vocab : int
+        The number of ids.
+    bos : int or None
+        The id that stands at the beginning of a text.
+    adds_bos : bool
+        Whether a prompt begins with it.
+
+    Notes
+    -----
+    A vocabulary does not change. It may be used from several threads if its `_encode`
+    and `_piece` may.
+    """
+
+    def __init__(
+        self, n_vocab: int, *, bos: int | None = None, adds_bos: bool = False
+    ) -> None:
+        self.n_vocab = n_vocab
+        self.bos = bos
+        self.adds_bos = adds_bos and bos is not None
+        self._table = _Table(self)
+
+    # -- what a runtime gives ----------------------------------------------------------
+
+    @abstractmethod
+    def _encode(self, text: str, special: bool) -> list[int]:
+        """Return the ids of a text, without BOS.
+
+        With `special`, the texts of control ids become those ids; without it, they are
+        letters. Raises `InvalidArgument` for what cannot be spelled.
+        """
+
+    @abstractmethod
+    def _piece(self, token: int) -> bytes:
+        """Return all bytes of an id that is in range."""
+
+    @abstractmethod
+    def _is_special(self, token: int) -> bool:
+        """Say whether an id that is in range is special."""
+
+    @abstractmethod
+    def _find_eog(self) -> Iterable[int]:
+        """Give the ids that end a generation; asked once, when first needed."""
+
+    def _contents(self) -> tuple[list[bytes], list[int]]:
+        """Give the bytes and the attributes of all ids, for the fingerprint."""
+        ids = range(self.n_vocab)
+        return [*map(self._piece, ids)], [*map(self._is_special, ids)]
+
+    def _flavour(self) -> str:
+        """Name the rules by which texts are split, for the fingerprint."""
+        return ""
+
+    # -- ids ---------------------------------------------------------------------------
+
+    @cached_property
+    def eog(self) -> tuple[int, ...]:
+        """The ids that end a generation, in ascending order."""
+        return tuple(sorted(self._find_eog()))
+
+    @cached_property
+    def text_start(self) -> bytes:
+        """What the tokenizer puts before a text of its own accord: a space, or nothing.
+
+        It does so at the beginning and after special ids, if at all.
+        """
+        try:
+            text = self.decode(self._encode("a", False))
+        except InvalidArgument:
+            return b""
+        return text[:-1] if text.endswith(b"a") else b""
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes that differ for vocabularies that differ in anything used here.
+
+        SHA-256 over the number of ids, the bytes and attributes of each, the ids that
+        begin and end a text, and the rules by which texts are split.
+        """
+        pieces, attributes = self._contents()
+        frame = (self.n_vocab, self.bos, self.adds_bos, self.eog, self.text_start)
+        digest = hashlib.sha256(f"eliza vocab 1 {frame} {self._flavour()}\n".encode())
+        digest.update(np.array([*map(len, pieces)], "<u4").tobytes())
+        digest.update(np.array(attributes, "<u4").tobytes())
+        digest.update(b"".join(pieces))
+        return digest.digest()
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one id, also of a special one.
+
+        Parameters
+        ----------
+        token : int
+            The id.
+
+        Returns
+        -------
+        bytes
+            All of them; they may end within a character.
+
+        Raises
+        ------
+        InvalidArgument
+            The id is not in the vocabulary.
+        """
+        return self._piece(self._checked(token, "id"))
+
+    def is_special(self, token: int) -> bool:
+        """Say whether an id is control, unknown, unused or end-of-generation.
+
+        Parameters
+        ----------
+        token : int
+            The id.
+
+        Returns
+        -------
+        bool
+            True if the id stands for no text.
+
+        Raises
+        ------
+        InvalidArgument
+            The id is not in the vocabulary.
+        """
+        return self._is_special(self._checked(token, "id"))
+
+    def _checked(self, token: int, what: str) -> int:
+        try:
+            index = operator.index(token)
+        except TypeError:
+            index = None
+        if index is None or isinstance(token, bool):
+            raise InvalidType(f"{what} must be an integer; got {reprlib.repr(token)}")
+        if not 0 <= index < self.n_vocab:
+            raise InvalidArgument(f"{what} {index} is outside 0 to {self.n_vocab - 1}")
+        return index
+
+    # -- texts -------------------------------------------------------------------------
+
+    def encode(
+        self, text: str, *, special: bool = False, bos: bool = False
+    ) -> list[int]:
+        """Return the ids of a text.
+
+        Parameters
+        ----------
+        text : str
+            The text.
+        special : bool
+            Whether the texts of control ids become those ids. They are letters
+            otherwise.
+        bos : bool
+            Whether the vocabulary's BOS id comes first, if it is one that adds it. It
+            is not added to ids that begin with it.
+
+        Returns
+        -------
+        list of int
+            The ids.
+
+        Raises
+        ------
+        InvalidType
+            `text` is not a string.
+        InvalidArgument
+            The text cannot be spelled, or holds a lone surrogate.
+        """
+        if not isinstance(text, str):
+            raise InvalidType(f"a text must be a string; got {reprlib.repr(text)}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{shown(text)} has a lone surrogate at {error.start}, which stands "
+                "for no character"
+            ) from None
+        ids = self._encode(text, special)
+        if bos and self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
+            ids.insert(0, self.bos)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes that ids stand for; special ids contribute none.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            The ids.
+
+        Returns
+        -------
+        bytes
+            They may begin and end within a character.
+
+        Raises
+        ------
+        InvalidArgument
+            An id is not in the vocabulary.
+        """
+        return b"".join(map(self._table.__getitem__, ids))
+
+    # -- choices -----------------------------------------------------------------------
+
+    def place(
+        self, prompt: str | Sequence[int], choices: Sequence[str], suffix: str = ""
+    ) -> Placement:
+        """Find the ids of each choice as the tokenizer writes it after a prompt.
+
+        The ids of a choice are those it has within prompt + choice + suffix. Where
+        the tokenizer merges across the end of the prompt, the trie starts earlier and
+        its leaves begin with the rest of the prompt; where it merges into the suffix,
+        a leaf ends with the merged id. Only the tokenizer's own spelling counts:
+        other ids that would give the same text are not in the trie. A choice that
+        others continue ends with the next id of the suffix, or, after the suffix,
+        with an end-of-generation id.
+
+        Parameters
+        ----------
+        prompt : str or sequence of int
+            The text before the choice; the texts of special ids in it become those
+            ids, and BOS comes first if the vocabulary adds it. Or ids, which are taken
+            as they are.
+        choices : sequence of str
+            The texts, byte for byte: a leading space is part of a choice, and no
+            special id is made from its text. The same text twice is one choice.
+        suffix : str
+            The text that follows each choice, without special ids. Leave it out if the
+            answer ends with the choice.
+
+        Returns
+        -------
+        Placement
+            The ids before the root, the trie and the order of its leaves.
+
+        Raises
+        ------
+        InvalidArgument
+            A choice is empty, cannot be written byte for byte, would need a special
+            id, or has the ids of another; there are no choices; no id of the prompt
+            is left before them.
+        InvalidType
+            The prompt, a choice or the suffix has a wrong type.
+        """
+        if isinstance(prompt, str):
+            ids = self.encode(prompt, special=True, bos=True)
+        else:
+            ids = self._ids(prompt)
+        return place(self, ids, choices, suffix, rooted=True)
+
+    def trie(self, names: Sequence[str], prefix: str = "", suffix: str = "") -> Trie:
+        """Make a trie of texts as the tokenizer writes them after a prefix.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The texts.
+        prefix : str
+            What stands before each; it is not parsed for special ids, and no BOS is
+            added. Where a merge crosses its end, the leaves begin with the rest of it
+            (`place` tells how much).
+        suffix : str
+            What follows each.
+
+        Returns
+        -------
+        Trie
+            Its names are the texts.
+
+        Raises
+        ------
+        InvalidArgument, InvalidType
+            As `place`.
+        """
+        return place(self, self.encode(prefix), names, suffix, rooted=False).trie
+
+    def _ids(self, prompt: Sequence[int]) -> list[int]:
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
+            raise InvalidType(
+                f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
+            )
+        array = isinstance(prompt, np.ndarray)
+        ids = np.atleast_1d(prompt).tolist() if array else list(prompt)
+        # One by one, at five times the cost, only for what is wrong or no plain int.
+        plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
+        if plain:
+            return ids
+        return [self._checked(token, f"prompt[{i}]:") for i, token in enumerate(ids)]
+
+    @staticmethod
+    def from_tokens(
+        pieces: Sequence[str | bytes],
+        control: Iterable[int] = (),
+        eog: Iterable[int] = (),
+        bos: int | None = None,
+        encode: Callable[[str, bool], list[int]] | None = None,
+    ) -> Vocab:
+        """Make a vocabulary from a list of pieces, for tests and runtime authors.
+
+        Parameters
+        ----------
+        pieces : sequence of str or bytes
+            What each id stands for; a str means its UTF-8 bytes.
+        control : iterable of int
+            Ids that are never made from text.
+        eog : iterable of int
+            Ids that end a generation; they are control ids as well.
+        bos : int, optional
+            The id put before a prompt; it is a control id as well.
+        encode : callable, optional
+            ``encode(text, special)`` returns the ids of a text. By default, the
+            longest piece that matches is taken at each place, and the lowest id of
+            equal pieces.
+
+        Returns
+        -------
+        Vocab
+            The vocabulary.
+
+        Raises
+        ------
+        InvalidArgument
+            An id is not in the list.
+        """
+        from eliza.listed import ListVocab  # it derives from this class
+
+        return ListVocab(pieces, control, eog, bos, encode)

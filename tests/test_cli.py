@@ -1,0 +1,126 @@
+"""The command, as a shell would call it, on a small model file."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tiny import tiny_gguf
+
+from eliza.cli import main
+
+pytest.importorskip("llama_cpp")
+
+COMMAND = (sys.executable, "-m", "eliza.cli")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return str(tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+
+
+def choose(capsys, *arguments):
+    code = main(["choose", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_answer_is_one_of_the_choices(capsys, path):
+    code, out, err = choose(
+        capsys, "--model", path, "--choice", "Yes", "--choice", "No", "an action"
+    )
+    assert (code, err) == (0, "")
+    assert out in ("Yes\n", "No\n")
+
+
+def test_ranking_lists_all(capsys, path, tmp_path):
+    file = tmp_path / "choices.txt"
+    file.write_text("Maybe\n\nNONE\n", encoding="utf-8")
+    code, out, _ = choose(
+        capsys,
+        *("--model", path, "--choice", "Yes", "--choices", str(file)),
+        *("--ranking", "--score", "masked", "an action"),
+    )
+    assert code == 0
+    rows = [line.split(None, 1) for line in out.splitlines()]
+    assert {name for _, name in rows} == {"Yes", "Maybe", "NONE"}
+    shares = [float(share) for share, _ in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1, abs=1e-3)
+
+
+def test_json_is_strict_json(capsys, path):
+    code, out, _ = choose(
+        capsys,
+        *("--model", path, "--choice", "Yes", "--suffix", '"', "--ranking"),
+        *("--method", "greedy", "--json", "an action"),
+    )
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    answer = json.loads(out, parse_constant=refuse)
+    assert code == 0
+    assert answer["value"] == "Yes"
+    assert answer["margin"] is None
+    assert answer["ranking"][0]["probability"] == 1
+    assert answer["stats"]["forward_passes"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["an action"], 2, "no choices"),
+        (["--choice", "", "an action"], 2, "empty"),
+        (["--choice", "Yes", ""], 2, "empty prompt"),
+        (["--choices", "nowhere.txt", "an action"], 3, "nowhere.txt"),
+        (["--choice", "Yes", "--n-ctx", "8", "an action " * 50], 3, "cells"),
+    ],
+)
+def test_exit_codes(capsys, path, arguments, code, message):
+    got, out, err = choose(capsys, "--model", path, *arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.startswith("eliza: ")
+
+
+def test_model_errors(capsys, tmp_path):
+    missing = str(tmp_path / "none.gguf")
+    code, _, err = choose(capsys, "--model", missing, "--choice", "a", "b")
+    assert code == 3
+    assert "none.gguf" in err
+    text = tmp_path / "text.gguf"
+    text.write_text("this is no model", encoding="utf-8")
+    code, _, err = choose(capsys, "--model", str(text), "--choice", "a", "b")
+    assert code == 3
+    assert "GGUF" in err
+
+
+def test_usage_is_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["choose", "--choice", "a"])
+    assert raised.value.code == 2
+    with pytest.raises(SystemExit) as raised:
+        main([])
+    assert raised.value.code == 2
+    assert "VERB" in capsys.readouterr().err
+
+
+def test_interrupt_is_130(monkeypatch, capsys, path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eliza.cli.choose.load_model", interrupted)
+    code, _, err = choose(capsys, "--model", path, "--choice", "Yes", "x")
+    assert (code, err) == (130, "eliza: interrupted\n")
+
+
+def test_it_is_installed_and_quiet(path):
+    done = subprocess.run(
+        [*COMMAND, "choose", "--model", path, "--choice", "Yes", "an action"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Yes\n", "")
