@@ -15,8 +15,8 @@ class Case:
     """A call to time, and what comes out.
 
     Times are of the thread, so that other programs on the machine only count by what
-    they take from the caches. `setup` runs before each round and is not timed. `per` divides the time: how many
-    things one call does.
+    they take from the caches. `setup` runs before each round and is not timed; `per`
+    says how many things one call does.
     """
 
     call: Callable[[], object]
