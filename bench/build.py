@@ -54,6 +54,10 @@ def in_order(trie):
     return np.array([t for s in sequences for t in s], np.int32), offsets
 
 
+def build(tokens, offsets):
+    return Trie.from_arrays(tokens, offsets, n_vocab=N_VOCAB)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--csv", help="write the figures here")
@@ -67,17 +71,10 @@ def main():
         if options.check and n > 1_000:
             break
         tokens, offsets = leaves(n)
-        trie = Trie.from_arrays(tokens, offsets, n_vocab=N_VOCAB)
-        again, starts = in_order(trie)
+        trie = build(tokens, offsets)
         cases = [
-            Case(
-                lambda t=tokens, o=offsets: Trie.from_arrays(t, o, n_vocab=N_VOCAB),
-                max(1, 20_000 // n),
-            ),
-            Case(
-                lambda t=again, o=starts: Trie.from_arrays(t, o, n_vocab=N_VOCAB),
-                max(1, 20_000 // n),
-            ),
+            Case(build, (tokens, offsets), max(1, 20_000 // n)),
+            Case(build, in_order(trie), max(1, 20_000 // n)),
         ]
         measure(cases, 2 if options.check else 9)
         rows.append(

@@ -51,18 +51,17 @@ def pick_rows(n_vocab, counts, rounds, cold_bytes):
             for one in cold:
                 argmax(one)
 
+        def with_numpy(row, ids=ids):
+            return ids[row[ids].argmax()]
+
         number = max(1, 200_000 // (100 + count)) if rounds > 2 else 2
         cases = [
-            Case(
-                lambda cursors=cursors: argmax_batch(same, cursors),
-                max(1, number // BATCH),
-                BATCH,
-            ),
-            Case(lambda argmax=argmax: argmax(row), number),
-            Case(cold_pass, 1, len(cold), lambda: np.add(evict, 1, out=evict)),
-            Case(lambda ids=ids: ids[row[ids].argmax()], max(1, number // 10)),
-            Case(lambda mask=cursor.mask, x=masked: mask(x), max(1, number // 50)),
-            Case(lambda fill=filled.fill: fill(-np.inf), max(1, number // 50)),
+            Case(argmax_batch, (same, cursors), max(1, number // BATCH), BATCH),
+            Case(argmax, (row,), number),
+            Case(cold_pass, (), 1, len(cold), lambda: np.add(evict, 1, out=evict)),
+            Case(with_numpy, (row,), max(1, number // 10)),
+            Case(cursor.mask, (masked,), 100),
+            Case(filled.fill, (-np.inf,), 100),
         ]
         measure(cases, rounds)
         hot, call, cold_case, numpy, mask, fill = cases
@@ -88,14 +87,14 @@ def lse_rows(vocabularies, rounds):
         row = np.random.default_rng(1).standard_normal(n_vocab).astype(np.float32)
         half = row.astype(np.float16)
 
-        def with_numpy(row=row):
+        def with_numpy(row):
             top = row.max()
             return float(top + np.log(np.exp(row - top).sum()))
 
         cases = [
-            Case(lambda row=row: log_sum_exp(row), 20),
-            Case(lambda half=half: log_sum_exp(half), 20),
-            Case(with_numpy, 20),
+            Case(log_sum_exp, (row,), 20),
+            Case(log_sum_exp, (half,), 20),
+            Case(with_numpy, (row,), 20),
         ]
         measure(cases, rounds)
         out.append([n_vocab, *(case.best * 1e6 for case in cases)])
