@@ -209,12 +209,12 @@ class Model:
         mask = None if allow is None else choices.permitted(allow)[order]
         cursor = trie.cursor(exits=exits, allow=mask)
         session = self._own_session()
-        passes, positions = session.passes, session.positions
+        timeline = session.timeline
+        passes, positions = timeline.passes, timeline.positions
         reused = session.sync(prompt_ids)
         made = decide(
             session,
             cursor,
-            self.capabilities,
             method=method,
             ranking=ranking,
             delta=delta,
@@ -234,8 +234,8 @@ class Model:
             margin=margin,
             ranking=ranked,
             stats=Stats(
-                forward_passes=session.passes - passes,
-                positions=session.positions - positions,
+                forward_passes=timeline.passes - passes,
+                positions=timeline.positions - positions,
                 prompt_tokens=len(prompt_ids),
                 reused_tokens=reused,
                 decided=decided,
@@ -290,8 +290,8 @@ class Model:
         return Session(
             self.backend.open(),
             self.vocab,
+            self.capabilities,
             lock=self._lock,
-            can_truncate=self.capabilities.truncate,
             max_tokens=max_tokens,
             stop=stop,
             check=self._check,
