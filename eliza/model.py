@@ -246,21 +246,18 @@ class Model:
 
     def _place(
         self, prompt: str | Iterable[int], choices: Choices, suffix: str
-    ) -> tuple[list[int], Trie, NDArray[np.intp]]:
+    ) -> tuple[list[int], Trie, NDArray[np.int32]]:
         """Return the ids of the prompt, the choices after it, and leaf -> choice."""
         if choices.trie is None:
             placed = self.vocab.place(prompt, choices.texts, suffix)
-            return list(placed.prompt_ids), placed.trie, placed.order
+            return placed.prompt_ids.tolist(), placed.trie, placed.order
         if suffix:
             raise InvalidArgument(
                 "suffix is for choices given as text; a set given by ids holds the "
                 "ids that end a choice itself (exits=)"
             )
-        if isinstance(prompt, str):
-            ids = self.vocab.encode(prompt, special=True, bos=self.vocab.adds_bos)
-        else:
-            ids = [int(i) for i in prompt]
-        return ids, choices.trie, np.arange(len(choices.trie))
+        ids = self.vocab.prompt_ids(prompt)
+        return ids, choices.trie, np.arange(len(choices.trie), dtype=np.int32)
 
     # -- generating --------------------------------------------------------------
 

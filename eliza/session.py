@@ -170,13 +170,10 @@ class Session:
         Text at the very start gets the begin-of-sequence id where the vocabulary
         wants one.
         """
-        if isinstance(prompt, str):
-            first = not self.history
-            ids = self.vocab.encode(
-                prompt, special=True, bos=first and self.vocab.adds_bos
-            )
+        if isinstance(prompt, str) and self.history:
+            ids = self.vocab.encode(prompt, special=True)
         else:
-            ids = [int(i) for i in prompt]
+            ids = self.vocab.prompt_ids(prompt)
         with self._guard():
             ids = [*self._pending, *ids]
             if ids:

@@ -14,8 +14,8 @@ from eliza.errors import ContextOverflow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from eliza._cursor import Cursor
     from eliza.backends.base import Row, Sequence
-    from eliza.constraint import Constraint
     from eliza.timeline import Timeline
 
 __all__ = ["Node", "Tree"]
@@ -30,7 +30,7 @@ class Node:
         The id.
     parent : Node or None
         The node before it; None at the end of the timeline.
-    cursor : Constraint
+    cursor : Cursor
         The constraint after the id.
     score : float
         Log score of the path up to and including the id.
@@ -39,7 +39,7 @@ class Node:
     __slots__ = ("cursor", "number", "parent", "score", "token", "wave")
 
     def __init__(
-        self, token: int, parent: Node | None, cursor: Constraint, score: float = 0.0
+        self, token: int, parent: Node | None, cursor: Cursor, score: float = 0.0
     ) -> None:
         self.token = token
         self.parent = parent
