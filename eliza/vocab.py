@@ -370,8 +370,10 @@ class Vocab(ABC):
             raise InvalidType(
                 f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
             )
-        array = isinstance(prompt, np.ndarray)
-        ids = np.atleast_1d(prompt).tolist() if array else list(prompt)
+        if isinstance(prompt, np.ndarray):
+            ids = np.atleast_1d(prompt).tolist()
+        else:
+            ids = list(prompt)
         # One by one, at five times the cost, only for what is wrong or no plain int.
         plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
         if plain:
