@@ -371,7 +371,7 @@ class Vocab(ABC):
                 f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
             )
         if isinstance(prompt, np.ndarray):
-            ids = np.atleast_1d(prompt).tolist()
+            ids: list[int] = np.atleast_1d(prompt).tolist()
         else:
             ids = list(prompt)
         # One by one, at five times the cost, only for what is wrong or no plain int.
