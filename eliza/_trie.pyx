@@ -7,8 +7,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ._arrays cimport ints_copy, ints_view
 from ._assemble cimport Order, assemble
+from ._bound cimport Bound, bind, bound_verify
 from ._build cimport trie_free
-from ._cursor cimport Bound, bind, bound_verify, cursor_make
+from ._cursor cimport cursor_make
 from ._ingest cimport (
     Ids,
     Sequences,
