@@ -1,7 +1,10 @@
-from typing import Literal
+from typing import Any, Literal
 
+from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 __all__ = ["log_sum_exp"]
 
-def log_sum_exp(row: Buffer, dtype: Literal["bfloat16"] | None = None) -> float: ...
+_Array = Buffer | NDArray[Any]
+
+def log_sum_exp(row: _Array, dtype: Literal["bfloat16"] | None = None) -> float: ...
