@@ -51,6 +51,8 @@ cdef int names_check(Sequences leaves) except -1:
     cdef const int64_t* start = leaves.start
     cdef int64_t i, j, length
     cdef dict first = {}
+    if <int64_t>len(set(leaves.names)) == leaves.n:
+        return 0
     for i in range(leaves.n):
         j = first.setdefault(leaves.names[i], i)
         length = start[i + 1] - start[i]

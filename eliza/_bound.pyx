@@ -2,8 +2,15 @@
 
 cimport cython
 
+from ._check cimport damaged
 from ._ingest cimport Ids, label
-from ._position cimport BOUND_CONFLICT, BOUND_NO_EXIT, bound_check, bound_fault
+from ._position cimport (
+    BOUND_CONFLICT,
+    BOUND_DAMAGED,
+    BOUND_NO_EXIT,
+    bound_check,
+    bound_fault,
+)
 from ._types cimport index_t, token_t, trie_t
 
 from .errors import InvalidArgument
@@ -37,6 +44,8 @@ cdef int bound_verify(Bound bound) except -1:
     cdef index_t leaf = 0, other = 0
     cdef token_t id = 0
     cdef bound_fault fault = bound_check(&bound.b, &leaf, &other, &id)
+    if fault == BOUND_DAMAGED:
+        raise damaged()
     if fault == BOUND_NO_EXIT:
         raise InvalidArgument(
             f"{leaf_label(bound.trie, leaf)} is the beginning of other leaves and has "

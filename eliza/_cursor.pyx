@@ -14,9 +14,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ._arrays cimport doubles_new, ints_copy, ints_new, ints_view
 from ._bound cimport Bound
+from ._check cimport damaged
 from ._ingest cimport id_of, plain_int
 from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
 from ._position cimport (
+    STEP_DAMAGED,
+    STEP_OFF,
     live,
     path_copy,
     pos_accept,
@@ -29,6 +32,7 @@ from ._position cimport (
     pos_room,
     pos_span,
     pos_t,
+    step_t,
 )
 from ._rows cimport row_open, row_t, words_open
 from ._sample cimport (
@@ -212,7 +216,8 @@ cdef class Cursor:
         """
         cdef pos_t end = self.p
         cdef bytes ids
-        pos_force(&self.bound.b, &end)
+        if not pos_force(&self.bound.b, &end):
+            raise damaged()
         ids = PyBytes_FromStringAndSize(
             NULL, (end.depth - self.p.depth) * sizeof(token_t)
         )
@@ -233,12 +238,15 @@ cdef class Cursor:
         """
         cdef const token_t* ids = NULL
         cdef index_t n = 0
+        cdef bint whole
         cdef Py_buffer view
         self.ids(&ids, &n)
         out = ints_copy(ids, n)
         PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
-        pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
+        whole = pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
         PyBuffer_Release(&view)
+        if not whole:
+            raise damaged()
         return out
 
     @cython.critical_section
@@ -258,8 +266,11 @@ cdef class Cursor:
             It is no int, or outside of the vocabulary; the position is unchanged.
         """
         cdef token_t token = id_of(id, self.bound.b.trie.n_vocab, "accept", None, -1)
-        if not pos_accept(&self.bound.b, &self.p, token):
+        cdef step_t step = pos_accept(&self.bound.b, &self.p, token)
+        if step == STEP_OFF:
             raise off_path(self, token)
+        if step == STEP_DAMAGED:
+            raise damaged()
 
     @cython.critical_section
     def rollback(self, n=1):
