@@ -120,7 +120,7 @@ cdef int exits_store(trie_t* t, dict by_leaf) except -1:
     for leaf in range(t.n_leaves):
         t.exit_start[leaf] = t.n_exit_ids
         ids = merged.get(leaf)
-        if ids is not None:
+        if ids is not None and ids.n:
             memcpy(t.exit_ids + t.n_exit_ids, ids.data, ids.n * sizeof(token_t))
             t.n_exit_ids += <index_t>ids.n
     t.exit_start[t.n_leaves] = t.n_exit_ids

@@ -151,6 +151,13 @@ cdef Image image_open(object data):
     return out
 
 
+cdef inline void put(
+    char* image, uint64_t first, uint64_t end, const void* section
+) noexcept:
+    if end > first:          # an empty section may be NULL
+        memcpy(image + first, section, end - first)
+
+
 cdef bytes image_make(const trie_t* t, Names names, bytes fingerprint):
     cdef header_t h
     cdef sections_t s
@@ -178,16 +185,16 @@ cdef bytes image_make(const trie_t* t, Names names, bytes fingerprint):
     out = PyBytes_FromStringAndSize(NULL, s.end)
     at = PyBytes_AS_STRING(out)
     if names is not None:
-        memcpy(at + s.name_start, names.start, s.node - s.name_start)
-        memcpy(at + s.text, names.text, h.n_text)
-    memcpy(at + s.node, t.node, s.key - s.node)
-    memcpy(at + s.key, t.key, s.pool - s.key)
-    memcpy(at + s.pool, t.pool, s.leaf_node - s.pool)
-    memcpy(at + s.leaf_node, t.leaf_node, s.inner - s.leaf_node)
-    memcpy(at + s.inner, t.inner, s.exit_ids - s.inner)
-    memcpy(at + s.exit_ids, t.exit_ids, s.exit_start - s.exit_ids)
-    memcpy(at + s.exit_start, t.exit_start, s.text - s.exit_start)
-    memcpy(at + s.fingerprint, <const char*>fingerprint, h.n_fingerprint)
+        put(at, s.name_start, s.node, names.start)
+        put(at, s.text, s.fingerprint, names.text)
+    put(at, s.node, s.key, t.node)
+    put(at, s.key, s.pool, t.key)
+    put(at, s.pool, s.leaf_node, t.pool)
+    put(at, s.leaf_node, s.inner, t.leaf_node)
+    put(at, s.inner, s.exit_ids, t.inner)
+    put(at, s.exit_ids, s.exit_start, t.exit_ids)
+    put(at, s.exit_start, s.text, t.exit_start)
+    put(at, s.fingerprint, s.end, <const char*>fingerprint)
     h.body_crc = zlib.crc32(memoryview(out)[sizeof(header_t):])
     h.header_crc = header_crc(&h)
     memcpy(at, &h, sizeof(h))
