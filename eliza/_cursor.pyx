@@ -83,6 +83,7 @@ cdef str show(object ids):
     return text if len(ids) <= SHOWN_IDS else f"{text}, ... ({len(ids)} in all)"
 
 
+@cython.no_gc  # can be in no cycle, and copies are 10 ns cheaper
 @cython.auto_pickle(False)
 cdef class Cursor:
     """One walk through the choices of a trie; made by `Trie.cursor`.
