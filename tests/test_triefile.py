@@ -289,6 +289,7 @@ def test_fc088_random_damage(tmp_path, ids, data):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3000)
 def test_fc088_a_million_damaged_files(tmp_path):
     rng = np.random.default_rng(0)
     originals = []
