@@ -1,9 +1,9 @@
-"""What cursors cost: many in one call, subsets of the choices, copies, going back.
+"""What cursors cost: masks of many at once, subsets, copies, going back.
 
     python bench/cursor.py [--csv FILE] [--check]
 
-    256 cursors   `argmax_batch`, `mask_batch` and `bitmask_batch` of 256 rows; cold: on
-                  rows that are in no cache
+    256 cursors   `bitmask_batch` and `mask_batch` of 256 rows, each cursor with its own
+                  trie (`argmax_batch` is in bench/pick.py)
     allow=        `Trie.cursor(allow=...)` over 10,000 leaves, by the form of the
                   subset, and what a subset adds to a pick, for each child
     positions     the calls of a cursor from Python, whose call itself is 30 to 40 ns
@@ -21,7 +21,7 @@ from _common import machine
 from _timing import Case, measure, report, write_csv
 from _vocabs import names
 
-from eliza import Trie, argmax_batch, bitmask_batch, mask_batch
+from eliza import Trie, bitmask_batch, mask_batch
 
 N_VOCAB = 49_152
 BATCH = 256
@@ -36,31 +36,24 @@ def flat_trie(rng, count):
 def batches(rounds, small):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((BATCH, N_VOCAB)).astype(np.float32)
-    masked = rows.copy()
     words = np.zeros((BATCH, N_VOCAB // 32), np.int32)
-    evict = np.zeros(1 << 20 if small else 64 << 20, np.uint8)
-    cool = partial(np.add, evict, 1, out=evict)
     out = []
-    for count, target in ((8, "10 us"), (30, "40 us")):
-        # Each cursor has its own trie: nothing is shared but the code.
+    for count in (8, 30):
         cursors = [flat_trie(rng, count).cursor() for _ in range(BATCH)]
-        number = 1 if small else 50
         cases = [
-            Case(argmax_batch, (rows, cursors), number),
-            Case(argmax_batch, (rows, cursors), 1, setup=cool),
-            Case(bitmask_batch, (words, cursors), number),
-            Case(mask_batch, (masked, cursors), 1),
-            Case(masked.fill, (-np.inf,), 1),
+            Case(bitmask_batch, (words, cursors), 1 if small else 50),
+            Case(words.fill, (0,), 1 if small else 50),
+            Case(mask_batch, (rows, cursors)),
+            Case(rows.fill, (-np.inf,)),
         ]
         measure(cases, rounds)
         what = (
-            f"argmax of 256 rows, {count} ids, warm",
-            f"argmax of 256 rows, {count} ids, cold",
             f"bitmask of 256 rows, {count} ids",
+            "ndarray.fill of the same",
             f"mask of 256 rows, {count} ids",
-            "ndarray.fill of 256 rows",
+            "ndarray.fill of the same",
         )
-        out += table(what, cases, "us", (target, "", "", "", ""))
+        out += table(what, cases, "us", ("",) * 4)
     return out
 
 
