@@ -41,3 +41,7 @@ cdef class Cursor:
     cdef int row(self, object logits, bint writable, Py_buffer* v, row_t* r) except -1
 
 cdef Cursor cursor_make(Bound bound)
+
+# What messages share: the first few of many ids, and the error where none can be taken.
+cdef str show(object ids)
+cdef object no_candidate(const token_t* ids, index_t n)
