@@ -15,6 +15,7 @@ if _util.find_spec("eliza._trie") is None:
         "package. Run `pip install .` in it and start Python somewhere else."
     )
 
+from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
@@ -64,7 +65,10 @@ __all__ = [
     "Subset",
     "Trie",
     "Vocab",
+    "argmax_batch",
+    "bitmask_batch",
     "load",
+    "mask_batch",
 ]
 
 __version__ = _version("eliza")

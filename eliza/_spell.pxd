@@ -21,7 +21,7 @@ from ._types cimport index_t, node_t, token_t
 cdef struct spell_t:
     bound_t texts            # of bytes as ids, without exits
     const pieces_t *pieces
-    const index_t *end       # [n_leaves] the bytes of a text up to the end of its choice
+    const index_t *end       # [n_leaves] bytes of a text up to the end of its choice
     # Bit rest_start[i] + d of `rest`: whether pieces spell text i from byte d on. NULL
     # if they always do, because each byte of the texts is a piece by itself.
     const uint8_t *rest
@@ -99,7 +99,7 @@ cdef void spell_rollback(
     const spell_t* s, pos_t* p, const token_t* ids, index_t count
 ) noexcept nogil
 
-# Mark the ids allowed at p; returns how many, or -1, and nothing marked, without memory.
+# Mark the ids allowed at p; returns how many. Without memory -1, and nothing is marked.
 cdef int64_t spell_mark(
     const spell_t* s, const pos_t* p, scratch_t* scratch
 ) noexcept nogil

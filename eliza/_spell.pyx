@@ -140,7 +140,7 @@ cdef int64_t spell_mark(
     # that the texts go on with.
     cdef const node_t* piece
     cdef pair_t pair
-    cdef index_t height = 1, leaf, i
+    cdef index_t height = 1, leaf = 0, i
     cdef int64_t count = 0, words = (s.pieces.n_vocab >> 6) + 1
     if p.done:
         return 0

@@ -1,4 +1,4 @@
-from typing import Never, SupportsIndex, final
+from typing import Any, Literal, Never, SupportsIndex, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,9 @@ from eliza._cursor import State
 from eliza.spelling import Spellings
 
 __all__ = ["SpellingCursor"]
+
+_Words = TypeVar("_Words", bound=Buffer | NDArray[Any])
+_DType = Literal["bfloat16"] | None
 
 @final
 class SpellingCursor:
@@ -34,8 +37,15 @@ class SpellingCursor:
     def rollback(self, n: SupportsIndex = 1) -> None: ...
     def reset(self) -> None: ...
     def copy(self) -> SpellingCursor: ...
-    def argmax(self, logits: Buffer) -> int: ...
-    def mask(self, logits: Buffer) -> None: ...
+    def argmax(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> int: ...
+    def mask(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> None: ...
+    @overload
+    def bitmask(self, out: None = None) -> NDArray[np.int32]: ...
+    @overload
+    def bitmask(self, out: _Words) -> _Words: ...
     def logprobs(
-        self, logits: Buffer, whole_row: bool = False
+        self,
+        logits: Buffer | NDArray[Any],
+        whole_row: bool = False,
+        dtype: _DType = None,
     ) -> NDArray[np.float64]: ...

@@ -1,7 +1,7 @@
 """Walking the spellings of texts under a constraint."""
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -12,11 +12,12 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 
-from ._arrays cimport doubles_new, ints_copy, ints_view
+from ._arrays cimport doubles_new, ints_copy, ints_new, ints_view
 from ._cursor cimport no_candidate, show
 from ._ingest cimport Ids, id_of, label, plain_int
-from ._logits cimport row_argmax, row_logprobs, row_mask, row_open, row_t
+from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
 from ._position cimport node_depth, pos_reset, pos_t
+from ._rows cimport row_open, row_t, words_open
 from ._spell cimport (
     marks_take,
     spell_accept,
@@ -353,13 +354,17 @@ cdef class SpellingCursor:
         return other
 
     @cython.critical_section
-    def argmax(self, logits):
+    def argmax(self, logits, dtype=None):
         """Return the allowed id with the highest logit.
+
+        Logits of other ids are not read. NaN and -inf never win, +inf does.
 
         Parameters
         ----------
-        logits : buffer of float32, shape (n,)
-            A contiguous row, at least `Spellings.n_vocab` long.
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Spellings.n_vocab` long; it may have gaps.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Returns
         -------
@@ -371,13 +376,15 @@ cdef class SpellingCursor:
         NoCandidateError
             Each allowed logit is NaN or -inf, or the choice is complete.
         InvalidArgument
-            The row has another type, shape or layout.
+            The row has another type or shape.
         """
         cdef Py_buffer view
         cdef row_t row
         cdef int64_t best
         self.open_ids()
-        row_open(logits, self.bound.s.pieces.n_vocab, False, &view, &row)
+        row_open(
+            logits, 1, self.bound.s.pieces.n_vocab, False, dtype, &view, &row
+        )
         best = row_argmax(&row, self.list, <index_t>self.n_list)
         PyBuffer_Release(&view)
         if best < 0:
@@ -385,44 +392,82 @@ cdef class SpellingCursor:
         return self.list[best]
 
     @cython.critical_section
-    def mask(self, logits):
+    def mask(self, logits, dtype=None):
         """Put -inf, in place, at every id that is not allowed, and in the padding.
 
         Parameters
         ----------
-        logits : writable buffer of float32, shape (n,)
-            A contiguous row, at least `Spellings.n_vocab` long. Allowed logits keep
-            their bits.
+        logits : writable buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Spellings.n_vocab` long; it may have gaps. Allowed logits
+            keep their bits.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Raises
         ------
         NoCandidateError
             The choice is complete; the row is unchanged.
         InvalidArgument
-            The row has another type, shape or layout, or cannot be written to.
+            The row has another type or shape, or cannot be written to.
         """
         cdef Py_buffer view
         cdef row_t row
         self.open_ids()
-        row_open(logits, self.bound.s.pieces.n_vocab, True, &view, &row)
+        row_open(
+            logits, 1, self.bound.s.pieces.n_vocab, True, dtype, &view, &row
+        )
         row_mask(&row, self.list, <index_t>self.n_list)
         PyBuffer_Release(&view)
 
     @cython.critical_section
-    def logprobs(self, logits, whole_row=False):
-        """Return the log probabilities of the allowed ids, for this one step.
-
-        The likelihood of a choice over all its spellings is not their sum along one
-        path, and is not defined here.
+    def bitmask(self, out=None):
+        """Write the allowed ids as bits: bit i % 32 of word i // 32 stands for id i.
 
         Parameters
         ----------
-        logits : buffer of float32, shape (n,)
-            A contiguous row, at least `Spellings.n_vocab` long. NaN counts as -inf;
-            where there is +inf, such ids share the whole probability.
+        out : writable buffer of int32, shape (n_words,), optional
+            At least ceil(Spellings.n_vocab / 32) words without gaps; those beyond
+            become 0. A new array by default.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_words,), or `out`
+
+        Raises
+        ------
+        NoCandidateError
+            The choice is complete; `out` is unchanged.
+        InvalidArgument
+            `out` has another type or shape, or cannot be written to.
+        """
+        cdef Py_buffer view
+        self.open_ids()
+        if out is None:
+            out = ints_new((self.bound.s.pieces.n_vocab + 31) // 32)
+        words_open(out, 1, self.bound.s.pieces.n_vocab, &view)
+        words_set(
+            <uint32_t*>view.buf, view.shape[0], self.list, <index_t>self.n_list
+        )
+        PyBuffer_Release(&view)
+        return out
+
+    @cython.critical_section
+    def logprobs(self, logits, whole_row=False, dtype=None):
+        """Return the log probabilities of the allowed ids, for this one step.
+
+        Their sum along a path is the likelihood of one spelling. That of a choice, over
+        all its spellings, is not defined here.
+
+        Parameters
+        ----------
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Spellings.n_vocab` long; it may have gaps. NaN counts as
+            -inf; where there is +inf, such ids share the whole probability.
         whole_row : bool
             Whether to normalise over all ids below `Spellings.n_vocab`, not only over
             the allowed ones.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Returns
         -------
@@ -434,7 +479,7 @@ cdef class SpellingCursor:
         NoCandidateError
             Each allowed logit is NaN or -inf, or the choice is complete.
         InvalidArgument
-            The row has another type, shape or layout.
+            The row has another type or shape.
         """
         cdef Py_buffer view, target
         cdef row_t row
@@ -445,7 +490,9 @@ cdef class SpellingCursor:
         out = doubles_new(n)
         PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
         try:
-            row_open(logits, self.bound.s.pieces.n_vocab, False, &view, &row)
+            row_open(
+                logits, 1, self.bound.s.pieces.n_vocab, False, dtype, &view, &row
+            )
             usable = row_logprobs(&row, self.list, n, whole_row, <double*>target.buf)
             PyBuffer_Release(&view)
         finally:

@@ -235,12 +235,12 @@ class Model:
         mask = None if allow is None else choices.permitted(allow)[order]
         cursor: Any = trie.cursor(exits=exits, allow=mask)
         session = self._own_session()
-        passes, positions = session.passes, session.positions
+        timeline = session.timeline
+        passes, positions = timeline.passes, timeline.positions
         reused = session.sync(prompt_ids)
         made = decide(
             session,
             cursor,
-            self.capabilities,
             method=method,
             ranking=ranking,
             delta=delta,
@@ -261,8 +261,8 @@ class Model:
             margin=margin,
             ranking=ranked,
             stats=Stats(
-                forward_passes=session.passes - passes,
-                positions=session.positions - positions,
+                forward_passes=timeline.passes - passes,
+                positions=timeline.positions - positions,
                 prompt_tokens=len(prompt_ids),
                 reused_tokens=reused,
                 decided=decided,
@@ -273,16 +273,17 @@ class Model:
 
     def _place(
         self, prompt: str | Iterable[int], choices: Choices, suffix: str, spelling: str
-    ) -> tuple[list[int], Trie | Spellings, NDArray[np.intp]]:
+    ) -> tuple[list[int], Trie | Spellings, NDArray[np.int32]]:
         """Return the ids of the prompt, the choices after it, and leaf -> choice."""
         if choices.trie is None:
             placed = self.vocab.place(prompt, choices.texts, suffix)
-            ids = list(placed.prompt_ids)
+            ids = placed.prompt_ids.tolist()
             if spelling == "canonical":
                 return ids, placed.trie, placed.order
             spelled = self.vocab.respell(placed, suffix)
             at = {text: i for i, text in enumerate(choices.texts)}
-            return ids, spelled, np.array([at[name] for name in spelled.names])
+            order = np.array([at[name] for name in spelled.names], np.int32)
+            return ids, spelled, order
         if spelling != "canonical":
             raise InvalidArgument(
                 f"spelling={spelling!r} is for choices given as text; a set given by "
@@ -293,11 +294,8 @@ class Model:
                 "suffix is for choices given as text; a set given by ids holds the "
                 "ids that end a choice itself (exits=)"
             )
-        if isinstance(prompt, str):
-            ids = self.vocab.encode(prompt, special=True, bos=self.vocab.adds_bos)
-        else:
-            ids = [int(i) for i in prompt]
-        return ids, choices.trie, np.arange(len(choices.trie))
+        ids = self.vocab.prompt_ids(prompt)
+        return ids, choices.trie, np.arange(len(choices.trie), dtype=np.int32)
 
     # -- generating --------------------------------------------------------------
 
@@ -327,8 +325,8 @@ class Model:
         return Session(
             self.backend.open(),
             self.vocab,
+            self.capabilities,
             lock=self._lock,
-            can_truncate=self.capabilities.truncate,
             max_tokens=max_tokens,
             stop=stop,
             check=self._check,

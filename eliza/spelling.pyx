@@ -9,7 +9,6 @@ from ._pieces cimport Pieces
 from ._spell cimport pieces_reach, rest_mark, spells_rest
 from ._spelling_cursor cimport spelling_bind, spelling_cursor
 from ._subset cimport Subset
-from ._trie cimport Trie
 from ._types cimport index_t, trie_t
 
 import numpy as np

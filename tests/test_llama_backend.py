@@ -500,6 +500,10 @@ def test_a_sequence_that_cannot_be_cut_back_is_empty_and_says_so(
         sequence.decode([7])
     assert "empty" in caught.value.__notes__[0]
     assert sequence.position == 0
+    sequence.decode([8, 9])
+    with pytest.raises(BackendError, match="it is empty now"):
+        sequence.truncate(1)
+    assert sequence.position == 0
     sequence.decode([8])
     assert_row(sequence.logits(), truth([8]))
 
