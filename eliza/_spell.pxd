@@ -74,6 +74,13 @@ cdef inline index_t spell_possible(
     return found
 
 
+cdef inline bint spell_viable(
+    const spell_t* s, index_t node, index_t depth
+) noexcept nogil:
+    cdef index_t leaf
+    return spell_possible(s, node, depth, 1, &leaf) == 1
+
+
 cdef inline index_t spell_leaf(const spell_t* s, const pos_t* p) noexcept nogil:
     """Return the text whose choice is complete at p, which is done."""
     cdef index_t leaf = s.texts.trie.node[p.node].lo

@@ -140,7 +140,7 @@ cdef int64_t spell_mark(
     # that the texts go on with.
     cdef const node_t* piece
     cdef pair_t pair
-    cdef index_t height = 1, leaf = 0, i
+    cdef index_t height = 1, i
     cdef int64_t count = 0, words = (s.pieces.n_vocab >> 6) + 1
     if p.done:
         return 0
@@ -157,9 +157,7 @@ cdef int64_t spell_mark(
         while True:
             piece = s.pieces.trie.node + pair.piece
             if pair.depth - p.depth == node_depth(piece):
-                if node_is_leaf(piece) and spell_possible(
-                    s, pair.node, pair.depth, 1, &leaf
-                ):
+                if node_is_leaf(piece) and spell_viable(s, pair.node, pair.depth):
                     piece_mark(s.pieces, piece.lo, scratch.bits, &count)
                 if pair.depth == node_depth(s.texts.trie.node + pair.node):
                     if stack_grow(scratch, height + 256) < 0:
@@ -196,7 +194,7 @@ cdef void spell_completes(
     const spell_t* s, const pos_t* p, const token_t* ids, index_t n, token_t* out
 ) noexcept nogil:
     cdef pos_t next
-    cdef index_t i, leaf = 0
+    cdef index_t i
     for i in range(n):
         next = p[0]
         spell_accept(s, &next, ids[i])

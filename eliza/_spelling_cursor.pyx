@@ -249,13 +249,15 @@ cdef class SpellingCursor:
         """
         cdef const spell_t* s = &self.bound.s
         cdef pos_t at = self.p
-        cdef bytes run = b""
+        cdef Ids run = Ids()
         self.ids()
         while self.n_list == 1 and not spell_may_exit(s, &at):
-            run += (<char*>self.list)[:sizeof(token_t)]
+            run.reserve(1)
+            run.data[run.n] = self.list[0]
+            run.n += 1
             spell_accept(s, &at, self.list[0])
             self.look(&at)
-        return ints_view(run)
+        return ints_view((<char*>run.data)[:run.n * sizeof(token_t)])
 
     @cython.critical_section
     def completes(self):

@@ -42,9 +42,9 @@ cdef class Spellings:
 
     Made by `Vocab.trie(spelling="all")` and `from_texts`. Where a `Trie` holds the ids
     that a tokenizer writes, here any id may follow whose bytes go on with one of the
-    texts, and all ids of equal bytes. Leaves are numbered in the lexicographic order of
-    their bytes. Immutable: any number of threads may use one; each generation has a
-    `cursor` of its own.
+    texts, if ids can spell the rest; of ids with equal bytes all. Leaves are numbered in
+    the lexicographic order of their bytes, suffix included. Immutable: any number of
+    threads may use one; each generation has a `cursor` of its own.
 
     A text is a choice between what leads up to it, if anything, and a suffix. A span is
     complete as soon as its ids reach the end of a choice and only that choice is still
