@@ -24,7 +24,8 @@ cdef object ints_copy(const token_t* values, int64_t n):
     cdef Py_buffer view
     out = empty(n, INT32)
     PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
-    memcpy(view.buf, values, n * sizeof(token_t))
+    if n:                    # without values there may be no memory either
+        memcpy(view.buf, values, n * sizeof(token_t))
     PyBuffer_Release(&view)
     return out
 

@@ -12,18 +12,11 @@ from ._types cimport index_t, token_t
 
 @cython.final
 cdef class SpellingBound:
-    # A spell_t and the owners of what it points to.
+    # A spell_t, checked, and the owners of what it points to.
     cdef spell_t s
-    cdef object owner        # the Spellings; it has .name(leaf), for messages
+    cdef object owner        # the Spellings; it has .name(leaf)
     cdef Subset subset       # or None
     cdef Ids exits
-
-
-# InvalidArgument where a text that others continue has no exit id, or an exit id that
-# goes on with another text.
-cdef SpellingBound spelling_bind(
-    object owner, const spell_t* s, Subset subset, Ids exits
-)
 
 
 @cython.final

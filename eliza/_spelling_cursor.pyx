@@ -14,9 +14,9 @@ from cpython.buffer cimport (
 
 from ._arrays cimport doubles_new, ints_copy, ints_new, ints_view
 from ._cursor cimport no_candidate, show
-from ._ingest cimport Ids, id_of, label, plain_int
+from ._ingest cimport Ids, id_of, plain_int
 from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
-from ._position cimport node_depth, pos_reset, pos_t
+from ._position cimport pos_reset, pos_t
 from ._rows cimport row_open, row_t, words_open
 from ._spell cimport (
     marks_take,
@@ -29,8 +29,7 @@ from ._spell cimport (
     spell_rollback,
     spell_t,
 )
-from ._subset cimport Subset
-from ._types cimport index_t, token_t, trie_t
+from ._types cimport index_t, token_t
 
 from ._cursor import State
 from .errors import (
@@ -52,57 +51,6 @@ cdef object DONE_STATE = State.DONE
 @cython.auto_pickle(False)
 cdef class SpellingBound:
     pass
-
-
-cdef SpellingBound spelling_bind(
-    object owner, const spell_t* s, Subset subset, Ids exits
-):
-    cdef SpellingBound bound = SpellingBound()
-    bound.owner = owner
-    bound.subset = subset
-    bound.exits = exits
-    bound.s = s[0]
-    bound.s.texts.rank = NULL if subset is None else subset.rank
-    bound.s.exits = exits.data
-    bound.s.n_exits = <index_t>exits.n
-    exits_verify(bound)
-    return bound
-
-
-cdef int exits_verify(SpellingBound bound) except -1:
-    """Check that each text that others continue can end, and in one way only."""
-    cdef const spell_t* s = &bound.s
-    cdef const trie_t* t = s.texts.trie
-    cdef spell_t inside = bound.s
-    cdef index_t i, k, written = 0, other = 0
-    cdef pos_t end, next
-    cdef str name
-    for k in range(s.n_exits):
-        written += s.pieces.start[s.exits[k]] < s.pieces.start[s.exits[k] + 1]
-    if s.n_exits and not written:
-        return 0             # control ids: no text goes on with them
-    inside.n_exits = 0
-    pos_reset(&end)
-    for i in range(t.n_inner):
-        end.node = t.inner[i]
-        end.depth = node_depth(t.node + end.node)
-        if not spell_may_exit(s, &end):
-            continue
-        name = label("text", bound.owner.name(t.node[end.node].lo))
-        if s.n_exits == 0:
-            raise InvalidArgument(
-                f"{name} is the beginning of other texts and there is no exit id, so "
-                "it could never come out: give exits="
-            )
-        for k in range(s.n_exits):
-            next = end
-            if spell_accept(&inside, &next, s.exits[k]):
-                spell_possible(s, next.node, next.depth, 1, &other)
-                raise InvalidArgument(
-                    f"exit id {s.exits[k]} of {name} also goes on with "
-                    f"{label('text', bound.owner.name(other))}"
-                )
-    return 0
 
 
 @cython.auto_pickle(False)

@@ -6,8 +6,17 @@ from libc.stdlib cimport calloc, free, malloc
 
 from ._ingest cimport Ids, exact_str, label, read_exits
 from ._pieces cimport Pieces
-from ._spell cimport pieces_reach, rest_mark, spells_rest
-from ._spelling_cursor cimport spelling_bind, spelling_cursor
+from ._position cimport node_depth, pos_reset, pos_t
+from ._spell cimport (
+    pieces_reach,
+    rest_mark,
+    spell_accept,
+    spell_may_exit,
+    spell_possible,
+    spell_t,
+    spells_rest,
+)
+from ._spelling_cursor cimport SpellingBound, spelling_cursor
 from ._subset cimport Subset
 from ._types cimport index_t, trie_t
 
@@ -42,9 +51,9 @@ cdef class Spellings:
 
     Made by `Vocab.trie(spelling="all")` and `from_texts`. Where a `Trie` holds the ids
     that a tokenizer writes, here any id may follow whose bytes go on with one of the
-    texts, if ids can spell the rest; of ids with equal bytes all. Leaves are numbered in
-    the lexicographic order of their bytes, suffix included. Immutable: any number of
-    threads may use one; each generation has a `cursor` of its own.
+    texts, if ids can spell the rest of it; ids with equal bytes are equally good. Leaves
+    are numbered in the lexicographic order of their bytes, suffix included. Immutable:
+    any number of threads may use one; each generation has a `cursor` of its own.
 
     A text is a choice between what leads up to it, if anything, and a suffix. A span is
     complete as soon as its ids reach the end of a choice and only that choice is still
@@ -133,8 +142,9 @@ cdef class Spellings:
         cdef index_t leaf
         cdef index_t* length
         cdef bint simple = True
-        for i in range(n):
-            simple &= self.s.pieces.single[text[i]]
+        with nogil:
+            for i in range(n):
+                simple &= self.s.pieces.single[text[i]]
         if simple:           # true of every vocabulary that has all bytes
             return 0
         self.rest_start = <int64_t*>malloc(t.n_leaves * sizeof(int64_t))
@@ -254,15 +264,17 @@ cdef class Spellings:
             ids = read_exits(exits, self.s.pieces.n_vocab, "exits", None)
             ids.add(self.exits)
             ids.sort()
-        return spelling_cursor(spelling_bind(self, &self.s, subset, ids))
+        return spelling_cursor(spelling_bind(self, subset, ids))
 
     def __repr__(self):
         return f"<Spellings of {len(self)} texts, {self.nbytes} bytes>"
 
 
 cdef object unspelled(Spellings self, index_t leaf, bytes text):
-    cdef bytes seen = bytes(len(text) + 1)
-    cdef bytes lengths = bytes((self.s.pieces.trie.max_depth + 1) * sizeof(index_t))
+    cdef bytearray seen = bytearray(len(text) + 1)
+    cdef bytearray lengths = bytearray(
+        (self.s.pieces.trie.max_depth + 1) * sizeof(index_t)
+    )
     cdef int64_t reach = pieces_reach(
         self.s.pieces, text, <index_t>len(text),
         <uint8_t*><char*>seen, <index_t*><char*>lengths,
@@ -272,3 +284,52 @@ cdef object unspelled(Spellings self, index_t leaf, bytes text):
         f"{label('text', self.texts.name(leaf))} cannot be spelled with this "
         f"vocabulary: no id goes on{after} with {text[reach:reach + 8]!r}"
     )
+
+
+cdef SpellingBound spelling_bind(Spellings owner, Subset subset, Ids exits):
+    cdef SpellingBound bound = SpellingBound()
+    bound.owner = owner
+    bound.subset = subset
+    bound.exits = exits
+    bound.s = owner.s
+    bound.s.texts.rank = NULL if subset is None else subset.rank
+    bound.s.exits = exits.data
+    bound.s.n_exits = <index_t>exits.n
+    exits_verify(bound)
+    return bound
+
+
+cdef int exits_verify(SpellingBound bound) except -1:
+    """Check that each text that others continue can end, and in one way only."""
+    cdef const spell_t* s = &bound.s
+    cdef const trie_t* t = s.texts.trie
+    cdef spell_t inside = bound.s
+    cdef index_t i, k, written = 0, other = 0
+    cdef pos_t end, next
+    cdef str name
+    for k in range(s.n_exits):
+        written += s.pieces.start[s.exits[k]] < s.pieces.start[s.exits[k] + 1]
+    if s.n_exits and not written:
+        return 0             # control ids: no text goes on with them
+    inside.n_exits = 0
+    pos_reset(&end)
+    for i in range(t.n_inner):
+        end.node = t.inner[i]
+        end.depth = node_depth(t.node + end.node)
+        if not spell_may_exit(s, &end):
+            continue
+        name = label("text", bound.owner.name(t.node[end.node].lo))
+        if s.n_exits == 0:
+            raise InvalidArgument(
+                f"{name} is the beginning of other texts and there is no exit id, so "
+                "it could never come out: give exits=, or a suffix that ends it"
+            )
+        for k in range(s.n_exits):
+            next = end
+            if spell_accept(&inside, &next, s.exits[k]):
+                spell_possible(s, next.node, next.depth, 1, &other)
+                raise InvalidArgument(
+                    f"exit id {s.exits[k]} of {name} also goes on with "
+                    f"{label('text', bound.owner.name(other))}"
+                )
+    return 0
