@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -344,6 +343,8 @@ class Model:
 
         A cancelled task cancels the call: it ends within one piece of work.
         """
+        import asyncio  # takes as long as the rest of eliza, and few need it
+
         own = _AnyEvent(options.pop("cancel", None))
         task = asyncio.ensure_future(
             asyncio.to_thread(self.choose, prompt, choices, cancel=own, **options)
