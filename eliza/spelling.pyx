@@ -51,9 +51,10 @@ cdef class Spellings:
 
     Made by `Vocab.trie(spelling="all")` and `from_texts`. Where a `Trie` holds the ids
     that a tokenizer writes, here any id may follow whose bytes go on with one of the
-    texts, if ids can spell the rest of it; ids with equal bytes are equally good. Leaves
-    are numbered in the lexicographic order of their bytes, suffix included. Immutable:
-    any number of threads may use one; each generation has a `cursor` of its own.
+    texts, if ids can spell the rest of it; ids with equal bytes are equally good.
+    Leaves are numbered in the lexicographic order of their bytes, suffix included.
+    Immutable: any number of threads may use one; each generation has a `cursor` of its
+    own.
 
     A text is a choice between what leads up to it, if anything, and a suffix. A span is
     complete as soon as its ids reach the end of a choice and only that choice is still
