@@ -23,6 +23,7 @@ import numpy as np
 from _vocabs import Vocabulary
 
 from eliza import Trie
+from eliza.spelling import Spellings
 
 MINUS_INF = np.float32(-np.inf)
 
@@ -96,8 +97,22 @@ class Bits(Engine):
         self.mask, self.allowed, self.by_hand = fill, allowed, by_hand
 
 
-class Eliza(Engine):
-    name = package = "eliza"
+class OfCursor(Engine):
+    """What a cursor of eliza gives."""
+
+    package = "eliza"
+
+    def start(self, compiled: Trie | Spellings) -> None:
+        cursor = compiled.cursor(exits=[self.vocabulary.eos])
+        words = np.zeros((self.n_vocab + 31) // 32, np.int32)
+        self.reset, self.accept = cursor.reset, cursor.accept
+        self.pick, self.apply, self.allowed = cursor.argmax, cursor.mask, cursor.allowed
+        self.mask = partial(cursor.bitmask, words)
+        self.logprobs = partial(cursor.logprobs, whole_row=True)
+
+
+class Eliza(OfCursor):
+    name = "eliza"
     own_spelling = True
 
     def __init__(self, vocabulary):
@@ -110,14 +125,18 @@ class Eliza(Engine):
     def build_from_ids(self, leaves):
         self.start(Trie.from_tokens(leaves, n_vocab=self.n_vocab))
 
-    def start(self, trie):
-        cursor = trie.cursor(exits=[self.vocabulary.eos])
-        words = np.zeros((self.n_vocab + 31) // 32, np.int32)
-        self.trie, self.cursor = trie, cursor
-        self.reset, self.accept = cursor.reset, cursor.accept
-        self.pick, self.apply, self.allowed = cursor.argmax, cursor.mask, cursor.allowed
-        self.mask = partial(cursor.bitmask, words)
-        self.logprobs = partial(cursor.logprobs, whole_row=True)
+
+class ElizaAny(OfCursor):
+    """eliza with `spelling="all"`: what the engines that work on bytes allow."""
+
+    name = "eliza, any spelling"
+
+    def __init__(self, vocabulary):
+        super().__init__(vocabulary)
+        vocabulary.vocab.trie(["a", "ab"], spelling="all")  # sorts the vocabulary
+
+    def build(self, names):
+        self.start(self.vocabulary.vocab.trie(names, spelling="all"))
 
 
 class NumPy(Engine):
@@ -376,6 +395,7 @@ class LlamaGrammar(Engine):
 
 ENGINES: tuple[type[Engine], ...] = (
     Eliza,
+    ElizaAny,
     NumPy,
     LLGuidance,
     XGrammar,

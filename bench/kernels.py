@@ -390,7 +390,8 @@ def main() -> None:
     options = parser.parse_args()
     print(machine())
     kinds, missing = installed()
-    print("engines:", ", ".join(f"{kind.name} {kind.version()}" for kind in kinds))
+    versions = {kind.package: kind.version() for kind in kinds}
+    print("engines:", ", ".join(f"{name} {v}" for name, v in versions.items()))
     for line in missing:
         print(line)
     out: list[list[object]] = []
