@@ -82,7 +82,7 @@ def load(label: str, path: str) -> Vocabulary:
     return Vocabulary(label, LlamaVocab(pointer), pointer)
 
 
-def vocabularies(model: str | None, large: bool) -> list[Vocabulary]:
+def vocabularies(large: bool) -> list[Vocabulary]:
     """Load the packaged model's vocabulary, and a large one if a folder has it."""
     try:
         import llama_cpp
@@ -91,9 +91,7 @@ def vocabularies(model: str | None, large: bool) -> list[Vocabulary]:
     global _silent  # llama.cpp calls it for as long as the process lives
     _silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(_silent, None)
-    path = _common.model_path(model)
-    label = "SmolLM2" if model is None else Path(model).stem
-    found = [load(label, path)]
+    found = [load("SmolLM2", _common.model_path(None))]
     if not large:
         return found
     folder = os.environ.get("ELIZA_VOCABS")
