@@ -2,8 +2,9 @@
 
 A whole likelihood is a sum over all ids of a choice, so that long and rare choices
 score low. A policy corrects for that: it divides by a length, subtracts what the choice
-scores without the input, or adds a weight of the caller's. The search needs to know, for
-a branch whose ids so far have a likelihood, how well its best choice can still score.
+scores without the input, or adds a weight of the caller's. The search needs to know,
+for a branch whose ids so far have a likelihood, how well its best choice can still
+score.
 """
 
 from __future__ import annotations
