@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from eliza.backends.base import Backend, Capabilities
     from eliza.choosing.answer import Answer
+    from eliza.choosing.trail import Event
     from eliza.vocab import Vocab
 
 __all__ = ["Model", "load"]
@@ -137,6 +138,7 @@ class Model:
         rng: Generator | int | None = None,
         delta: float | None = None,
         cancel: Any = None,
+        trace: Callable[[Event], Any] | None = None,
     ) -> Answer:
         """Answer a prompt with exactly one of the choices.
 
@@ -186,6 +188,9 @@ class Model:
             search; by default what suits the runtime. Changes the cost, not the answer.
         cancel : object with is_set(), optional
             Looked at between pieces of work, such as a `threading.Event`.
+        trace : callable, optional
+            Called with an `Event` for each batch that is computed and for each point at
+            which choices are weighed. What it raises ends the call.
 
         Returns
         -------
@@ -227,7 +232,14 @@ class Model:
                 if prior_prompt is not None:
                     prior = self._prior(prior_prompt, parsed, suffix or "")
                 return answer(
-                    self._own_session(), parsed, placed, request, allow, prior, start
+                    self._own_session(),
+                    parsed,
+                    placed,
+                    request,
+                    allow,
+                    prior,
+                    start,
+                    trace,
                 )
             finally:
                 self._cancel = None

@@ -10,6 +10,9 @@ from eliza.choosing.request import generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from eliza.choosing.trail import Link
 
 __all__ = ["Answer", "Ranked", "Ranking", "Stats"]
 
@@ -149,6 +152,10 @@ class Answer:
         is about the choice that would have been made.
     stats : Stats
         What it cost.
+    choice : object
+        The choice that was made; `value`, unless abstained.
+    links : tuple of Link
+        The way to it: what was decided between which alternatives, what was forced.
     """
 
     value: Any
@@ -160,3 +167,28 @@ class Answer:
     ranking: Ranking | None
     abstained: bool
     stats: Stats
+    choice: Any
+    links: tuple[Link, ...]
+
+    def explain(self, width: int = 80) -> str:
+        """Return a text for the terminal: how the answer came about.
+
+        Parameters
+        ----------
+        width : int
+            Columns to use.
+        """
+        from eliza.choosing.explain import as_text
+
+        return as_text(self, width)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the ranking, or the bounds, into a picture file (needs matplotlib)."""
+        from eliza.choosing.explain import draw
+
+        draw(self, path)
+
+    def _repr_html_(self) -> str:
+        from eliza.choosing.explain import as_html
+
+        return as_html(self)

@@ -12,11 +12,12 @@ from eliza.choosing.answer import Answer, Stats
 from eliza.choosing.decide import decide, path_counts, rank
 from eliza.choosing.policy import PLAIN, Policy, log_weights, make_policy
 from eliza.choosing.search import score_all
+from eliza.choosing.trail import Trail
 from eliza.choosing.tree import Tree
 from eliza.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from eliza._trie import Trie
     from eliza.choosing.choices import Choices
     from eliza.choosing.request import Request
+    from eliza.choosing.trail import Event
     from eliza.session import Session
     from eliza.vocab import Vocab
 
@@ -97,8 +99,9 @@ class Prior:
         timeline = session.timeline
         session.sync(placed.prompt_ids)
         with timeline.branching() as row:
-            tree = Tree(timeline)
-            likelihoods = score_all(tree, placed.cursor(), row, whole=True)
+            likelihoods = score_all(
+                Tree(timeline), placed.cursor(), row, Trail(0.0, None), whole=True
+            )
         scores = np.empty(len(placed.order))
         for leaf, logprob in likelihoods.items():
             scores[placed.order[leaf]] = logprob
@@ -113,6 +116,7 @@ def answer(
     allow: Any,
     prior: Prior | None,
     start: float,
+    trace: Callable[[Event], Any] | None,
 ) -> Answer:
     """Choose, and say what was chosen at what cost.
 
@@ -130,6 +134,8 @@ def answer(
         For `normalize="prior"`.
     start : float
         `time.perf_counter()` when the call began.
+    trace : callable or None
+        Called with each `Event`.
 
     Returns
     -------
@@ -140,12 +146,18 @@ def answer(
     policy = _policy(session.vocab, choices, placed, request, permitted, prior)
     timeline = session.timeline
     passes, positions = timeline.passes, timeline.positions
-    reused = session.sync(placed.prompt_ids)
-    made = decide(session, cursor, request, policy)
+    trail = Trail(start, trace)
+    timeline.on_pass = trail.decoded
+    try:
+        reused = session.sync(placed.prompt_ids)
+        made = decide(session, cursor, request, policy, trail)
+    finally:
+        timeline.on_pass = None
     if prior is not None:
         passes -= prior.passes
         positions -= prior.positions
-    decided, forced = path_counts(cursor, placed.trie.tokens(made.leaf))
+    tokens = placed.trie.tokens(made.leaf)
+    decided, forced = path_counts(cursor, tokens)
     stats = Stats(
         forward_passes=timeline.passes - passes,
         positions=timeline.positions - positions,
@@ -177,6 +189,8 @@ def answer(
         ranking=ranking,
         abstained=abstained,
         stats=stats,
+        choice=choices.values[at],
+        links=trail.links(session.vocab, cursor, tokens, made.leaf),
     )
 
 

@@ -8,18 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from eliza.choosing.answer import Ranked, Ranking
-from eliza.choosing.policy import Policy
 from eliza.choosing.request import generator
 from eliza.choosing.search import best_whole, score_all
 from eliza.choosing.tree import Tree
 from eliza.errors import NoCandidateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from eliza._cursor import Cursor
+    from eliza.backends.base import Row
+    from eliza.choosing.policy import Policy
     from eliza.choosing.request import Request
+    from eliza.choosing.trail import Trail
     from eliza.session import Session
 
 __all__ = ["Decision", "decide", "path_counts", "rank"]
@@ -48,7 +50,7 @@ class Decision:
 
 
 def decide(
-    session: Session, cursor: Cursor, request: Request, policy: Policy
+    session: Session, cursor: Cursor, request: Request, policy: Policy, trail: Trail
 ) -> Decision:
     """Choose a leaf for the prompt that the session holds.
 
@@ -62,6 +64,8 @@ def decide(
         How to choose.
     policy : Policy
         What whole likelihoods are turned into.
+    trail : Trail
+        Where what is looked at is noted.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def decide(
         with timeline.branching() as row:
             if request.ranking is not None:
                 whole = request.ranking == "whole"
-                likelihoods = score_all(Tree(timeline), cursor, row, whole=whole)
+                likelihoods = score_all(Tree(timeline), cursor, row, trail, whole=whole)
             if exact and request.ranking == "whole" and likelihoods is not None:
                 made = _best(likelihoods, policy)
             elif exact:
@@ -87,10 +91,11 @@ def decide(
                     delta if request.delta is None else request.delta,
                     policy,
                     request.threshold if request.ranking is None else None,
+                    trail,
                 )
                 made = Decision(found.leaf, found.logprob, found.probability_bounds)
     if made is None:
-        made = _walk(session, cursor.copy(), request)
+        made = _walk(session, cursor.copy(), request, trail)
     made.likelihoods = likelihoods
     return made
 
@@ -105,23 +110,25 @@ def _best(likelihoods: dict[int, float], policy: Policy) -> Decision:
     return Decision(leaf, likelihoods[leaf])
 
 
-def _walk(session: Session, cursor: Cursor, request: Request) -> Decision:
+def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> Decision:
     """Follow the constraint step by step, taking the best id or drawing one."""
+    pick: Callable[[Row], int] = cursor.argmax
     if request.method == "sample":
         options = request.sampling
-        session.set_constraint(
-            cursor,
-            partial(
-                cursor.sample,
-                rng=generator(request.rng),
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-                min_p=options.min_p,
-            ),
+        pick = partial(
+            cursor.sample,
+            rng=generator(request.rng),
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
         )
-    else:
-        session.set_constraint(cursor)
+
+    def weigh_and_pick(row: Row) -> int:
+        trail.weigh(cursor, row)
+        return pick(row)
+
+    session.set_constraint(cursor, weigh_and_pick)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eliza.choosing.policy import PLAIN, Policy
 from eliza.choosing.tree import Node, Tree
 from eliza.errors import NoCandidateError
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
     from eliza._cursor import Cursor
     from eliza.backends.base import Row
+    from eliza.choosing.policy import Policy
+    from eliza.choosing.trail import Trail
 
 __all__ = ["Found", "best_whole", "score_all"]
 
@@ -82,8 +83,9 @@ class _Branch:
 class _Search:
     """Complete choices with their scores, and branches with their bounds."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, trail: Trail) -> None:
         self.policy = policy
+        self.trail = trail
         self.scores: dict[int, float] = {}
         self.open: list[_Branch] = []
         self.idle: list[_Branch] = []  # cannot win any more
@@ -92,6 +94,7 @@ class _Search:
 
     def reveal(self, cursor: Cursor, row: Row, node: Node | None, base: float) -> None:
         """Take in the logits at one point: complete choices and new branches."""
+        self.trail.weigh(cursor, row)
         values = _logprobs(cursor, row, whole=True) + base
         ids, leaves = cursor.allowed(), cursor.completes()
         for leaf, logprob in complete_leaves(leaves, values):
@@ -152,8 +155,9 @@ def best_whole(
     cursor: Cursor,
     row: Row,
     delta: float,
-    policy: Policy = PLAIN,
-    threshold: float | None = None,
+    policy: Policy,
+    threshold: float | None,
+    trail: Trail,
 ) -> Found:
     """Find the choice with the best score.
 
@@ -168,10 +172,12 @@ def best_whole(
     delta : float
         How far below the best bound, in nats of likelihood, a branch joins a batch.
     policy : Policy
-        What the score is; by default the likelihood.
-    threshold : float, optional
+        What the score is.
+    threshold : float or None
         Go on after the best choice is known until its probability certainly lies above
         this or below it.
+    trail : Trail
+        Where the points are noted.
 
     Returns
     -------
@@ -182,7 +188,7 @@ def best_whole(
     NoCandidateError
         No choice has a likelihood above zero.
     """
-    search = _Search(policy)
+    search = _Search(policy, trail)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
     delta /= policy.scale
@@ -217,12 +223,14 @@ def _expand(search: _Search, tree: Tree, branches: list[_Branch]) -> None:
     search.prune()
 
 
-def score_all(tree: Tree, cursor: Cursor, row: Row, *, whole: bool) -> dict[int, float]:
+def score_all(
+    tree: Tree, cursor: Cursor, row: Row, trail: Trail, *, whole: bool
+) -> dict[int, float]:
     """Score every permitted choice.
 
     Parameters
     ----------
-    tree, cursor, row
+    tree, cursor, row, trail
         As in `best_whole`.
     whole : bool
         Whole likelihoods; else masked ones, for which nothing is decoded below the
@@ -237,6 +245,7 @@ def score_all(tree: Tree, cursor: Cursor, row: Row, *, whole: bool) -> dict[int,
     children: dict[Node | None, dict[int, Node]] = {}
 
     def take_in(at: Cursor, logits: Row, node: Node | None, score: float) -> None:
+        trail.weigh(at, logits)
         values = _logprobs(at, logits, whole=whole) + score
         scores.update(complete_leaves(at.completes(), values))
         below = children.pop(node, {})
