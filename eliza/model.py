@@ -137,6 +137,7 @@ class Model:
         min_p: float = 0.0,
         rng: Generator | int | None = None,
         delta: float | None = None,
+        spelling: str = "canonical",
         cancel: Any = None,
         trace: Callable[[Event], Any] | None = None,
     ) -> Answer:
@@ -186,6 +187,11 @@ class Model:
         delta : float, optional
             How far below the best bound, in nats, a branch joins a batch of the exact
             search; by default what suits the runtime. Changes the cost, not the answer.
+        spelling : {"canonical", "all"}
+            "canonical": a choice has the ids that the tokenizer writes. "all": the
+            model may write it with any ids that give its text, which takes a pass for
+            nearly every id. Not with "exact" or `ranking`; `logprob` is that of the ids
+            that were taken.
         cancel : object with is_set(), optional
             Looked at between pieces of work, such as a `threading.Event`.
         trace : callable, optional
@@ -204,6 +210,8 @@ class Model:
             The prompt does not fit the context.
         NoCandidateError
             The model gives every permitted choice NaN or no probability at all.
+        NotSupported
+            Whole likelihoods or rankings over all spellings.
         Cancelled, Closed
             By `cancel`, or `close` from another thread.
         """
@@ -219,6 +227,7 @@ class Model:
             sampling=Sampling(temperature, top_k, top_p, min_p),
             rng=rng,
             delta=delta,
+            spelling=spelling,
         )
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
@@ -227,7 +236,7 @@ class Model:
             self._cancel = cancel
             try:
                 parsed = Choices.parse(choices, self.vocab.n_vocab)
-                placed = Placed.of(self.vocab, prompt, parsed, suffix or "")
+                placed = Placed.of(self.vocab, prompt, parsed, suffix or "", spelling)
                 prior = None
                 if prior_prompt is not None:
                     prior = self._prior(prior_prompt, parsed, suffix or "")

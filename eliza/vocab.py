@@ -19,7 +19,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -27,9 +27,14 @@ from eliza.errors import InvalidArgument, InvalidType
 from eliza.placing import Placement, place, shown
 
 if TYPE_CHECKING:
+    from eliza._pieces import Pieces
     from eliza._trie import Trie
+    from eliza.spelling import Spellings
 
-__all__ = ["Placement", "Vocab"]
+__all__ = ["SPELLINGS", "Placement", "Vocab"]
+
+#: The ways in which choices can be written.
+SPELLINGS = ("canonical", "all")
 
 
 class _Table(dict[int, bytes]):
@@ -320,7 +325,32 @@ class Vocab(ABC):
         ids = self.prompt_ids(prompt)
         return place(self, ids, choices, suffix, rooted=True)
 
-    def trie(self, names: Sequence[str], prefix: str = "", suffix: str = "") -> Trie:
+    @overload
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        spelling: Literal["canonical"] = "canonical",
+    ) -> Trie: ...
+
+    @overload
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        *,
+        spelling: Literal["all"],
+    ) -> Spellings: ...
+
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        spelling: str = "canonical",
+    ) -> Trie | Spellings:
         """Make a trie of texts as the tokenizer writes them after a prefix.
 
         Parameters
@@ -333,10 +363,13 @@ class Vocab(ABC):
             (`place` tells how much).
         suffix : str
             What follows each.
+        spelling : {"canonical", "all"}
+            "canonical": the ids that the tokenizer writes. "all": those and every other
+            sequence of ids with the same bytes, from the same root on.
 
         Returns
         -------
-        Trie
+        Trie or Spellings
             Its names are the texts.
 
         Raises
@@ -344,7 +377,45 @@ class Vocab(ABC):
         InvalidArgument, InvalidType
             As `place`.
         """
-        return place(self, self.encode(prefix), names, suffix, rooted=False).trie
+        if spelling not in SPELLINGS:
+            raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
+        placed = place(self, self.encode(prefix), names, suffix, rooted=False)
+        return placed.trie if spelling == "canonical" else self.respell(placed, suffix)
+
+    def respell(self, placed: Placement, suffix: str = "") -> Spellings:
+        """Compile every spelling of placed choices.
+
+        Parameters
+        ----------
+        placed : Placement
+            What `place` returned.
+        suffix : str
+            The suffix that it was given.
+
+        Returns
+        -------
+        Spellings
+            Its root is that of `placed.trie`, with the tokenizer's own spelling among
+            the others; its names are the same, in the order of their bytes.
+        """
+        from eliza.spelling import Spellings  # most vocabularies never need it
+
+        return Spellings.from_texts(
+            self._piece_trie,
+            placed.trie.names or (),
+            lead=self.decode(placed.trie.tokens(0))[: placed.overlap],
+            suffix=suffix.encode(),
+            exits=self.eog,
+        )
+
+    @cached_property
+    def _piece_trie(self) -> Pieces:
+        """The bytes of the ids that stand for text."""
+        from eliza._pieces import Pieces
+
+        piece, is_special = self._piece, self._is_special
+        ids = range(self.n_vocab)
+        return Pieces([b"" if is_special(i) else piece(i) for i in ids])
 
     def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
         """Return the ids of a prompt.

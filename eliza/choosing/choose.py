@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eliza._trie import Trie
 from eliza.choosing.answer import Answer, Stats
 from eliza.choosing.decide import decide, path_counts, rank
 from eliza.choosing.policy import PLAIN, Policy, log_weights, make_policy
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eliza._cursor import Cursor
-    from eliza._trie import Trie
     from eliza.choosing.choices import Choices
     from eliza.choosing.request import Request
     from eliza.choosing.trail import Event
     from eliza.session import Session
+    from eliza.spelling import Spellings
     from eliza.vocab import Vocab
 
 __all__ = ["Placed", "Prior", "answer"]
@@ -41,7 +41,7 @@ class Placed:
     ----------
     prompt_ids : list of int
         What the model must have read.
-    trie : Trie
+    trie : Trie or Spellings
         The choices.
     order : ndarray of int32, shape (n_leaves,)
         Leaf number to position among the choices.
@@ -50,18 +50,34 @@ class Placed:
     """
 
     prompt_ids: list[int]
-    trie: Trie
+    trie: Trie | Spellings
     order: NDArray[np.int32]
     exits: tuple[int, ...]
 
     @classmethod
     def of(
-        cls, vocab: Vocab, prompt: str | Iterable[int], choices: Choices, suffix: str
+        cls,
+        vocab: Vocab,
+        prompt: str | Iterable[int],
+        choices: Choices,
+        suffix: str,
+        spelling: str = "canonical",
     ) -> Placed:
         """Place choices after a prompt."""
         if choices.trie is None:
             placed = vocab.place(prompt, choices.texts, suffix)
-            return cls(placed.prompt_ids.tolist(), placed.trie, placed.order, ())
+            ids = placed.prompt_ids.tolist()
+            if spelling == "canonical":
+                return cls(ids, placed.trie, placed.order, ())
+            spelled = vocab.respell(placed, suffix)
+            at = {text: i for i, text in enumerate(choices.texts)}
+            order = np.array([at[name] for name in spelled.names], np.int32)
+            return cls(ids, spelled, order, ())
+        if spelling != "canonical":
+            raise InvalidArgument(
+                f"spelling={spelling!r} is for choices given as text; a set given by "
+                "ids has no other spellings"
+            )
         if suffix:
             raise InvalidArgument(
                 "suffix is for choices given as text; a set given by ids holds the "
@@ -72,9 +88,14 @@ class Placed:
         order = np.arange(len(trie), dtype=np.int32)
         return cls(vocab.prompt_ids(prompt), trie, order, exits)
 
-    def cursor(self, permitted: NDArray[np.bool_] | None = None) -> Cursor:
+    def cursor(self, permitted: NDArray[np.bool_] | None = None) -> Any:
         """Return a cursor at the root, over all leaves or a mask of them."""
         return self.trie.cursor(exits=self.exits, allow=permitted)
+
+    def tokens(self) -> list[tuple[int, ...]]:
+        """Return the ids of each leaf. Not for all spellings: there are many."""
+        assert isinstance(self.trie, Trie)
+        return [self.trie.tokens(leaf) for leaf in range(len(self.trie))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +177,8 @@ def answer(
     if prior is not None:
         passes -= prior.passes
         positions -= prior.positions
-    tokens = placed.trie.tokens(made.leaf)
+    trie = placed.trie
+    tokens = trie.tokens(made.leaf) if isinstance(trie, Trie) else session.ids
     decided, forced = path_counts(cursor, tokens)
     stats = Stats(
         forward_passes=timeline.passes - passes,
@@ -204,14 +226,13 @@ def _policy(
 ) -> Policy:
     length = None
     if request.normalize == "tokens":
-        tokens = map(placed.trie.tokens, range(len(placed.trie)))
-        length = np.array([len(ids) for ids in tokens], np.float64)
+        length = np.array([len(ids) for ids in placed.tokens()], np.float64)
     elif request.normalize == "bytes" and choices.trie is None:
-        sizes = np.array([len(text.encode()) for text in choices.texts], np.float64)
-        length = sizes[placed.order]
+        by_choice = [len(text.encode()) for text in choices.texts]
+        length = np.array(by_choice, np.float64)[placed.order]
     elif request.normalize == "bytes":
-        leaves = map(placed.trie.tokens, range(len(placed.trie)))
-        length = np.array([len(vocab.decode(ids)) for ids in leaves], np.float64)
+        sizes = [len(vocab.decode(ids)) for ids in placed.tokens()]
+        length = np.array(sizes, np.float64)
         length = np.maximum(length, 1.0)  # a leaf of special ids has no bytes
     weight = None
     if request.weights is not None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eliza.errors import InvalidArgument, InvalidType
+from eliza.errors import InvalidArgument, InvalidType, NotSupported
+from eliza.vocab import SPELLINGS
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -56,12 +57,22 @@ class Request:
     sampling: Sampling = Sampling()
     rng: Any = None
     delta: float | None = None
+    spelling: str = "canonical"
 
     def __post_init__(self) -> None:
         _one_of("method", self.method, METHODS)
         if self.ranking is not None:
             _one_of("ranking", self.ranking, RANKINGS)
         _one_of("normalize", self.normalize, NORMALIZATIONS)
+        _one_of("spelling", self.spelling, SPELLINGS)
+        if self.spelling == "all" and (self.method == "exact" or self.ranking):
+            asked = f"method={self.method!r}"
+            if self.ranking:
+                asked = f"ranking={self.ranking!r}"
+            raise NotSupported(
+                f"{asked} with spelling='all': the likelihood of a choice over all its "
+                "spellings is not defined here; pass method='greedy' and no ranking"
+            )
         _number("delta", self.delta, 0, math.inf)
         _number("threshold", self.threshold, 0, 1)
         self._check_scores()
