@@ -21,12 +21,16 @@ SHOWN = 20
 
 def as_text(answer: Answer, width: int) -> str:
     """Return the explanation for a terminal of so many columns."""
-    lines = [_headline(answer), ""]
+    lines = [_headline(answer)]
+    if answer.abstained:
+        lines.append(f"below the threshold: answered {answer.value!r}")
+    lines.append("")
     for link in answer.links:
         head = f"  {'decided' if link.decided else 'forced ':8}"
         text = _shown(link)
         if link.decided and link.probability is not None:
-            lines.append(f"{head} {text:20} {link.probability:6.1%}   {_others(link)}")
+            share = f"{link.probability:6.1%}"
+            lines.append(f"{head} {text:20} {share}   {_others(link)}")
         else:
             lines.append(f"{head} {text}")
     if answer.ranking is not None:
@@ -53,8 +57,6 @@ def _headline(answer: Answer) -> str:
             f"probability {low:.1%}" if same else f"probability {low:.1%} to {high:.1%}"
         )
     words.append(f"log-likelihood {answer.logprob:.2f}")
-    if answer.abstained:
-        words.append(f"below the threshold: answered {answer.value!r}")
     return ", ".join(words)
 
 
