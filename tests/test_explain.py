@@ -66,7 +66,7 @@ def test_explain_reads_well():
     assert any(line.startswith("  Yes") and "█" in line for line in lines)
     assert max(map(len, lines)) <= 60
     assert lines[-2].startswith("  1 pass over 2 positions in ")
-    assert lines[-1] == "  prompt of 2 tokens, 0 of them reused"
+    assert lines[-1] == "  prompt of 2 tokens, 0 reused"
 
 
 def test_explain_of_a_thousand_choices_is_bounded():

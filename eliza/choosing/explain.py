@@ -41,7 +41,7 @@ def as_text(answer: Answer, width: int) -> str:
     lines += [
         "",
         f"  {passes} over {stats.positions} positions in {stats.seconds * 1000:.0f} ms",
-        f"  prompt of {stats.prompt_tokens} tokens, {stats.reused_tokens} of them reused",
+        f"  prompt of {stats.prompt_tokens} tokens, {stats.reused_tokens} reused",
     ]
     return "\n".join(_clip(line, width) for line in lines)
 
