@@ -2,7 +2,8 @@
 
 cimport cython
 
-from ._ingest cimport Ids
+from ._assemble cimport Order
+from ._ingest cimport Ids, Sequences
 from ._names cimport Names
 from ._types cimport index_t, trie_t
 
@@ -17,3 +18,9 @@ cdef class Trie:
     cdef object __weakref__
 
     cdef index_t leaf_of(self, object leaf) except? 0xFFFFFFFF
+
+cdef bytes fingerprint_of(object fingerprint)
+
+# From checked leaves, and exits as read_all_exits gives them; `order` is filled, or
+# already is. Errors as in `assemble`.
+cdef Trie trie_make(Sequences leaves, object exits, object fingerprint, Order order)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eliza.cache import TrieCache
 from eliza.choosing.answer import Answer, Stats
 from eliza.choosing.choices import Choices
 from eliza.choosing.decide import decide, path_counts, rank
@@ -96,10 +97,19 @@ class Model:
     ----------
     backend : Backend
         Owned by the model.
+
+    Attributes
+    ----------
+    backend : Backend
+        As given.
+    cache : TrieCache
+        The choices of `choose`, compiled: those that come again after a prompt with the
+        same end are not tokenized again. May be replaced, by one that models share.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.cache = TrieCache()
         self._lock = threading.RLock()
         self._closing = False
         self._closed = False
@@ -249,7 +259,7 @@ class Model:
     ) -> tuple[list[int], Trie, NDArray[np.int32]]:
         """Return the ids of the prompt, the choices after it, and leaf -> choice."""
         if choices.trie is None:
-            placed = self.vocab.place(prompt, choices.texts, suffix)
+            placed = self.vocab.place(prompt, choices.texts, suffix, self.cache)
             return placed.prompt_ids.tolist(), placed.trie, placed.order
         if suffix:
             raise InvalidArgument(

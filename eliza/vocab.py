@@ -14,6 +14,7 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
 import reprlib
 from abc import ABC, abstractmethod
@@ -23,13 +24,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eliza.errors import InvalidArgument, InvalidType
-from eliza.placing import Placement, place, shown
+from eliza.errors import InvalidArgument, InvalidType, shown
+from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
     from eliza._trie import Trie
+    from eliza.cache import TrieCache
 
 __all__ = ["Placement", "Vocab"]
+
+
+#: Tells one vocabulary from another within the process, also after it is gone.
+_serials = itertools.count()
 
 
 class _Table(dict[int, bytes]):
@@ -94,6 +100,7 @@ class Vocab(ABC):
         self.bos = bos
         self.adds_bos = adds_bos and bos is not None
         self._table = _Table(self)
+        self._serial = next(_serials)
 
     # -- what a runtime gives ----------------------------------------------------------
 
@@ -278,7 +285,11 @@ class Vocab(ABC):
     # -- choices -----------------------------------------------------------------------
 
     def place(
-        self, prompt: str | Iterable[int], choices: Sequence[str], suffix: str = ""
+        self,
+        prompt: str | Iterable[int],
+        choices: Sequence[str],
+        suffix: str = "",
+        cache: TrieCache | None = None,
     ) -> Placement:
         """Find the ids of each choice as the tokenizer writes it after a prompt.
 
@@ -302,6 +313,9 @@ class Vocab(ABC):
         suffix : str
             The text that follows each choice, without special ids. Leave it out if the
             answer ends with the choice.
+        cache : TrieCache, optional
+            Where the trie is kept. When the same choices come again after a prompt with
+            the same end, nothing but the prompt is tokenized.
 
         Returns
         -------
@@ -318,9 +332,15 @@ class Vocab(ABC):
             The prompt, a choice or the suffix has a wrong type.
         """
         ids = self.prompt_ids(prompt)
-        return place(self, ids, choices, suffix, rooted=True)
+        return place(self, ids, choices, suffix, rooted=True, cache=cache)
 
-    def trie(self, names: Sequence[str], prefix: str = "", suffix: str = "") -> Trie:
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        cache: TrieCache | None = None,
+    ) -> Trie:
         """Make a trie of texts as the tokenizer writes them after a prefix.
 
         Parameters
@@ -333,6 +353,8 @@ class Vocab(ABC):
             (`place` tells how much).
         suffix : str
             What follows each.
+        cache : TrieCache, optional
+            Where the trie is kept.
 
         Returns
         -------
@@ -344,7 +366,8 @@ class Vocab(ABC):
         InvalidArgument, InvalidType
             As `place`.
         """
-        return place(self, self.encode(prefix), names, suffix, rooted=False).trie
+        ids = self.encode(prefix)
+        return place(self, ids, names, suffix, rooted=False, cache=cache).trie
 
     def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
         """Return the ids of a prompt.
