@@ -15,6 +15,7 @@ from test_place import LETTERS, byte_pairs, texts
 import eliza
 from eliza import TrieCache, Vocab
 from eliza.errors import InvalidArgument
+from eliza.tails import STRETCH
 
 
 def test_fc094_the_tokenizer_is_in_the_key_of_texts():
@@ -158,11 +159,15 @@ def test_an_end_that_is_too_short_is_lengthened_and_found():
     pairs = [("a", "b"), ("ab", "ab"), ("abab", "abab"), ("b", "b"), ("bb", "a")]
     vocab = byte_pair(pairs, LETTERS)
     cache = TrieCache()
+    choices = ["ab", "b", "a"]
     for n in range(1, 90):
         for prompt in (" " + "b" * (n % 3) + "ab" * n, " " + "a" * n):
-            want = vocab.place(prompt, ["ab", "b", "a"])
+            ids = vocab.prompt_ids(prompt)
+            # as many ids as are looked at, but they are the whole prompt
+            vocab.place(ids[-STRETCH:], choices, cache=cache)
+            want = vocab.place(ids, choices)
             for _ in range(2):
-                got = vocab.place(prompt, ["ab", "b", "a"], cache=cache)
+                got = vocab.place(ids, choices, cache=cache)
                 assert got.prompt_ids.tolist() == want.prompt_ids.tolist()
                 assert content(got.trie) == content(want.trie)
 

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -200,14 +201,15 @@ def test_finalizers_may_use_the_cache():
             cache.get({"y": [6]}, n_vocab=V)
             cache.stats()
 
-    before = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for i in range(300):
+    class Out(weakref.WeakValueDictionary):
+        def __setitem__(self, key, trie):
             Loop()
-            cache.get({"x": [i % V]}, n_vocab=V)
-    finally:
-        gc.set_threshold(*before)
+            gc.collect()
+            super().__setitem__(key, trie)
+
+    cache._out = Out()  # where the lock is held
+    for i in range(20):
+        cache.get({"x": [i]}, n_vocab=V)
     assert cache.stats().entries == 2
     held = [one.nbytes for one in cache._held.values()]
     assert cache.stats().bytes == sum(held)
