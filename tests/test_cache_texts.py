@@ -172,6 +172,31 @@ def test_an_end_that_is_too_short_is_lengthened_and_found():
                 assert content(got.trie) == content(want.trie)
 
 
+def test_a_prompt_and_a_longer_one_that_ends_in_it():
+    """Digits in pairs from the right: one more changes every id before it."""
+    numbers = [str(n).zfill(k) for k in (1, 2) for n in range(10**k)]
+
+    def encode(text, special):
+        pairs = [text[max(0, i - 2) : i] for i in range(len(text), 0, -2)]
+        return [numbers.index(pair) for pair in pairs[::-1]]
+
+    vocab = Vocab.from_tokens([*numbers, "</s>"], eog=[110], encode=encode)
+    cache = TrieCache()
+    ids = vocab.prompt_ids("12" * 50)
+    choices = ["1", "123", "31"]
+    short = ids[-STRETCH:]
+    for prompt in (short, [110, *ids], [110, *short], [110, *ids]):
+        if prompt is short:
+            with pytest.raises(InvalidArgument, match="empty prompt"):
+                vocab.place(prompt, choices, cache=cache)
+            continue
+        got = vocab.place(prompt, choices, cache=cache)
+        want = vocab.place(prompt, choices)
+        assert got.prompt_ids.tolist() == want.prompt_ids.tolist() == [110]
+        assert content(got.trie) == content(want.trie)
+    assert cache.stats().entries == 2
+
+
 def check_sequence(vocab, requests):
     """Place in turn with one cache, and compare with places without any."""
     cache = TrieCache(max_entries=3)
