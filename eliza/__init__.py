@@ -7,7 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
-from importlib.metadata import version as _version
+from typing import Any as _Any
 
 if _util.find_spec("eliza._trie") is None:
     raise ImportError(
@@ -74,6 +74,13 @@ __all__ = [
     "mask_batch",
 ]
 
-__version__ = _version("eliza")
-
 _logging.getLogger("eliza").addHandler(_logging.NullHandler())
+
+
+def __getattr__(name: str) -> _Any:
+    # Reading the version takes as long as importing all the rest: when asked only.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("eliza")
+    raise AttributeError(f"module 'eliza' has no attribute {name!r}")

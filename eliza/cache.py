@@ -18,7 +18,15 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+)
 
 from eliza._cache import Recipe
 from eliza.errors import InvalidArgument, InvalidType
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
 
     Ids = Iterable[SupportsIndex]
     Leaves = Mapping[str, Ids] | Iterable[tuple[str, Ids]]
+
+_T = TypeVar("_T")
 
 __all__ = ["CacheStats", "Entry", "Source", "TrieCache"]
 
@@ -83,20 +93,20 @@ class CacheStats:
     bytes: int
 
 
-class Entry(NamedTuple):
+class Entry(NamedTuple, Generic[_T]):
     """What a key of a cache stands for.
 
     Attributes
     ----------
-    trie : Trie
-        The trie.
+    trie : Trie, or another set of choices
+        What was built; anything that can be referred to weakly.
     extra : object
         What else was found when it was built; immutable.
     nbytes : int
         The memory of both and of the key.
     """
 
-    trie: Trie
+    trie: _T
     extra: Any
     nbytes: int
 
@@ -108,7 +118,7 @@ class _Build:
 
     def __init__(self) -> None:
         self.ready = threading.Event()
-        self.entry: Entry | None = None
+        self.entry: Entry[Any] | None = None
         self.error: Exception | None = None
         self.pid = os.getpid()
         self.thread = threading.get_ident()
@@ -147,12 +157,12 @@ class TrieCache:
     def __init__(self, max_entries: int = 128, max_bytes: int = 256 << 20) -> None:
         self.max_entries = _limit(max_entries, "max_entries")
         self.max_bytes = _limit(max_bytes, "max_bytes")
-        self._held: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._held: OrderedDict[Hashable, Entry[Any]] = OrderedDict()
         self._bytes = 0
         # Tries that were put out and are in use, by key, and what else belongs to them.
-        self._out: weakref.WeakValueDictionary[Hashable, Trie]
+        self._out: weakref.WeakValueDictionary[Hashable, Any]
         self._out = weakref.WeakValueDictionary()
-        self._rest: weakref.WeakKeyDictionary[Trie, tuple[Any, int]]
+        self._rest: weakref.WeakKeyDictionary[Any, tuple[Any, int]]
         self._rest = weakref.WeakKeyDictionary()
         self._building: dict[Hashable, _Build] = {}
         self._hits = self._misses = self._evictions = 0
@@ -202,13 +212,13 @@ class TrieCache:
             )
         recipe = Recipe(given, n_vocab, exits, fingerprint, origin)
 
-        def build() -> Entry:
+        def build() -> Entry[Trie]:
             trie = recipe.build()
             return Entry(trie, None, trie.nbytes)
 
         return self.lookup(recipe.key, build).trie
 
-    def lookup(self, key: Hashable, build: Callable[[], Entry]) -> Entry:
+    def lookup(self, key: Hashable, build: Callable[[], Entry[_T]]) -> Entry[_T]:
         """Return the entry of a key of any kind, built now or before.
 
         `get` uses it with bytes; `Vocab.place` with the texts themselves.
@@ -255,7 +265,7 @@ class TrieCache:
 
     # -- building ----------------------------------------------------------------------
 
-    def _build(self, key: Hashable, build: Callable[[], Entry]) -> Entry:
+    def _build(self, key: Hashable, build: Callable[[], Entry[_T]]) -> Entry[_T]:
         """Build, unless another thread does, or has done so."""
         own = _Build()
         try:
@@ -285,7 +295,9 @@ class TrieCache:
         assert other is not None
         return self._wait(other, key, build)
 
-    def _wait(self, other: _Build, key: Hashable, build: Callable[[], Entry]) -> Entry:
+    def _wait(
+        self, other: _Build, key: Hashable, build: Callable[[], Entry[_T]]
+    ) -> Entry[_T]:
         """Wait for another thread's build."""
         if other.thread == threading.get_ident():
             return build()  # asked for from within its own build
@@ -299,7 +311,7 @@ class TrieCache:
             self._hits += 1
         return other.entry
 
-    def _find(self, key: Hashable) -> Entry | None:
+    def _find(self, key: Hashable) -> Entry[Any] | None:
         """Return an entry that came in meanwhile, or was put out and is in use."""
         entry = self._held.get(key)
         if entry is None:
@@ -308,7 +320,7 @@ class TrieCache:
                 entry = Entry(trie, *self._rest[trie])
         return entry
 
-    def _hold(self, key: Hashable, entry: Entry) -> None:
+    def _hold(self, key: Hashable, entry: Entry[Any]) -> None:
         """Take an entry in, and put out what there is no room for."""
         out = []
         with _lock:

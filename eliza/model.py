@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eliza._trie import Trie
 from eliza.cache import TrieCache
 from eliza.choosing.answer import Answer, Stats
 from eliza.choosing.choices import Choices
 from eliza.choosing.decide import decide, path_counts, rank
 from eliza.errors import Cancelled, Closed, InvalidArgument, InvalidType, NotSupported
 from eliza.session import Session
+from eliza.vocab import SPELLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eliza._trie import Trie
     from eliza.backends.base import Backend, Capabilities
+    from eliza.spelling import Spellings
     from eliza.vocab import Vocab
 
 __all__ = ["Model", "load"]
@@ -138,6 +139,7 @@ class Model:
         allow: Any = None,
         ranking: str | None = None,
         delta: float | None = None,
+        spelling: str = "canonical",
         cancel: Any = None,
     ) -> Answer:
         """Answer a prompt with exactly one of the choices.
@@ -166,6 +168,11 @@ class Model:
         delta : float, optional
             How far below the best bound, in nats, a branch joins a batch of the exact
             search; by default what suits the runtime. Changes the cost, not the answer.
+        spelling : {"canonical", "all"}
+            "canonical": a choice has the ids that the tokenizer writes. "all": the
+            model may write it with any ids that give its text, which takes a pass for
+            nearly every id. Only with `method="greedy"`; `logprob` is that of the ids
+            that were taken.
         cancel : object with is_set(), optional
             Looked at between pieces of work, such as a `threading.Event`.
 
@@ -181,6 +188,8 @@ class Model:
             The prompt does not fit the context.
         NoCandidateError
             The model gives every permitted choice NaN or no probability at all.
+        NotSupported
+            Whole likelihoods or rankings over all spellings.
         Cancelled, Closed
             By `cancel`, or `close` from another thread.
         """
@@ -192,12 +201,27 @@ class Model:
             raise InvalidArgument(f"delta is {delta}; it is 0 or more nats")
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
+        if spelling not in SPELLINGS:
+            raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
+        if spelling == "all" and (method == "exact" or ranking is not None):
+            asked = f"ranking={ranking!r}" if ranking else f"method={method!r}"
+            raise NotSupported(
+                f"{asked} with spelling='all': the likelihood of a choice over all its "
+                "spellings is not defined here; pass method='greedy' and no ranking"
+            )
         with self._lock:
             self._check()
             self._cancel = cancel
             try:
                 return self._choose(
-                    prompt, choices, suffix or "", method, allow, ranking, delta
+                    prompt,
+                    choices,
+                    suffix or "",
+                    method,
+                    allow,
+                    ranking,
+                    delta,
+                    spelling,
                 )
             finally:
                 self._cancel = None
@@ -211,13 +235,14 @@ class Model:
         allow: Any,
         ranking: str | None,
         delta: float | None,
+        spelling: str,
     ) -> Answer:
         start = time.perf_counter()
         choices = Choices.parse(given, self.vocab.n_vocab)
-        prompt_ids, trie, order = self._place(prompt, choices, suffix)
+        prompt_ids, trie, order = self._place(prompt, choices, suffix, spelling)
         exits = self.vocab.eog if choices.trie is not None and trie.needs_exits else ()
         mask = None if allow is None else choices.permitted(allow)[order]
-        cursor = trie.cursor(exits=exits, allow=mask)
+        cursor: Any = trie.cursor(exits=exits, allow=mask)
         session = self._own_session()
         timeline = session.timeline
         passes, positions = timeline.passes, timeline.positions
@@ -229,7 +254,8 @@ class Model:
             ranking=ranking,
             delta=delta,
         )
-        decided, forced = path_counts(cursor, trie.tokens(made.leaf))
+        path = trie.tokens(made.leaf) if isinstance(trie, Trie) else session.ids
+        decided, forced = path_counts(cursor, path)
         at = int(order[made.leaf])
         ranked = probability = margin = None
         if ranking is not None and made.scores is not None:
@@ -255,12 +281,23 @@ class Model:
         )
 
     def _place(
-        self, prompt: str | Iterable[int], choices: Choices, suffix: str
-    ) -> tuple[list[int], Trie, NDArray[np.int32]]:
+        self, prompt: str | Iterable[int], choices: Choices, suffix: str, spelling: str
+    ) -> tuple[list[int], Trie | Spellings, NDArray[np.int32]]:
         """Return the ids of the prompt, the choices after it, and leaf -> choice."""
         if choices.trie is None:
             placed = self.vocab.place(prompt, choices.texts, suffix, self.cache)
-            return placed.prompt_ids.tolist(), placed.trie, placed.order
+            ids = placed.prompt_ids.tolist()
+            if spelling == "canonical":
+                return ids, placed.trie, placed.order
+            spelled = self.vocab.respell(placed, suffix, self.cache)
+            at = {text: i for i, text in enumerate(choices.texts)}
+            order = np.array([at[name] for name in spelled.names], np.int32)
+            return ids, spelled, order
+        if spelling != "canonical":
+            raise InvalidArgument(
+                f"spelling={spelling!r} is for choices given as text; a set given by "
+                "ids has no other spellings"
+            )
         if suffix:
             raise InvalidArgument(
                 "suffix is for choices given as text; a set given by ids holds the "
@@ -316,6 +353,8 @@ class Model:
 
         A cancelled task cancels the call: it ends within one piece of work.
         """
+        import asyncio  # takes as long as the rest of eliza, and few need it
+
         own = _AnyEvent(options.pop("cancel", None))
         task = asyncio.ensure_future(
             asyncio.to_thread(self.choose, prompt, choices, cancel=own, **options)

@@ -146,7 +146,7 @@ def place(
     return Placement(prompt_ids, entry.trie, spot.order, spot.overlap)
 
 
-def _build(vocab: Vocab, end: End, texts: tuple[str, ...], suffix: str) -> Entry:
+def _build(vocab: Vocab, end: End, texts: tuple[str, ...], suffix: str) -> Entry[Trie]:
     """Find the leaves after the end of a prompt, and build their trie."""
     first = _distinct(texts)
     after = _utf8(suffix, "suffix")

@@ -258,7 +258,7 @@ class Session:
             ids.append(token)
         if constraint.done:
             self._finish = "choice"
-            if ids and ids[-1] in self.vocab.eog:
+            if ids and self._ends(ids[-1]):
                 ids.pop()
         elif room is not None and len(ids) == room:
             self._finish = "length"
@@ -266,12 +266,20 @@ class Session:
 
     def _free_step(self) -> Step:
         token = free_argmax(self._row()[: self.vocab.n_vocab])
-        if token in self.vocab.eog:
+        if self._ends(token):
             self._finish = "stop"
             return self._end_step()
         if self._room() == 1:
             self._finish = "length"
         return self._emit([token], 0, None)
+
+    def _ends(self, token: int) -> bool:
+        """Whether an id ends a generation.
+
+        Special ids only are looked up in `eog`, which takes a scan of the vocabulary
+        (10 to 80 ms) when it is first needed.
+        """
+        return self.vocab.is_special(token) and token in self.vocab.eog
 
     def _emit(self, ids: list[int], forced: int, logprob: float | None) -> Step:
         self._pending.extend(ids)

@@ -20,18 +20,24 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
+from eliza.cache import Entry
 from eliza.errors import InvalidArgument, InvalidType, shown
 from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
+    from eliza._pieces import Pieces
     from eliza._trie import Trie
     from eliza.cache import TrieCache
+    from eliza.spelling import Spellings
 
-__all__ = ["Placement", "Vocab"]
+__all__ = ["SPELLINGS", "Placement", "Vocab"]
+
+#: The ways in which choices can be written.
+SPELLINGS = ("canonical", "all")
 
 
 #: Tells one vocabulary from another within the process, also after it is gone.
@@ -334,13 +340,35 @@ class Vocab(ABC):
         ids = self.prompt_ids(prompt)
         return place(self, ids, choices, suffix, rooted=True, cache=cache)
 
+    @overload
     def trie(
         self,
         names: Sequence[str],
         prefix: str = "",
         suffix: str = "",
+        spelling: Literal["canonical"] = "canonical",
         cache: TrieCache | None = None,
-    ) -> Trie:
+    ) -> Trie: ...
+
+    @overload
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        *,
+        spelling: Literal["all"],
+        cache: TrieCache | None = None,
+    ) -> Spellings: ...
+
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        spelling: str = "canonical",
+        cache: TrieCache | None = None,
+    ) -> Trie | Spellings:
         """Make a trie of texts as the tokenizer writes them after a prefix.
 
         Parameters
@@ -353,12 +381,15 @@ class Vocab(ABC):
             (`place` tells how much).
         suffix : str
             What follows each.
+        spelling : {"canonical", "all"}
+            "canonical": the ids that the tokenizer writes. "all": those and every other
+            sequence of ids with the same bytes, from the same root on.
         cache : TrieCache, optional
             Where the trie is kept.
 
         Returns
         -------
-        Trie
+        Trie or Spellings
             Its names are the texts.
 
         Raises
@@ -366,8 +397,61 @@ class Vocab(ABC):
         InvalidArgument, InvalidType
             As `place`.
         """
+        if spelling not in SPELLINGS:
+            raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
         ids = self.encode(prefix)
-        return place(self, ids, names, suffix, rooted=False, cache=cache).trie
+        placed = place(self, ids, names, suffix, rooted=False, cache=cache)
+        if spelling == "canonical":
+            return placed.trie
+        return self.respell(placed, suffix, cache)
+
+    def respell(
+        self, placed: Placement, suffix: str = "", cache: TrieCache | None = None
+    ) -> Spellings:
+        """Compile every spelling of placed choices.
+
+        Parameters
+        ----------
+        placed : Placement
+            What `place` returned.
+        suffix : str
+            The suffix that it was given.
+        cache : TrieCache, optional
+            Where the result is kept.
+
+        Returns
+        -------
+        Spellings
+            Its root is that of `placed.trie`, with the tokenizer's own spelling among
+            the others; its names are the same, in the order of their bytes.
+        """
+        from eliza.spelling import Spellings  # most vocabularies never need it
+
+        names = placed.trie.names or ()
+        lead = self.decode(placed.trie.tokens(0))[: placed.overlap]
+
+        def build() -> Entry[Spellings]:
+            spelled = Spellings.from_texts(
+                self._piece_trie,
+                names,
+                lead=lead,
+                suffix=suffix.encode(),
+                exits=self.eog,
+            )
+            return Entry(spelled, None, spelled.nbytes)
+
+        if cache is None:
+            return build().trie
+        return cache.lookup((self._serial, "all", lead, names, suffix), build).trie
+
+    @cached_property
+    def _piece_trie(self) -> Pieces:
+        """The bytes of the ids that stand for text."""
+        from eliza._pieces import Pieces
+
+        piece, is_special = self._piece, self._is_special
+        ids = range(self.n_vocab)
+        return Pieces([b"" if is_special(i) else piece(i) for i in ids])
 
     def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
         """Return the ids of a prompt.

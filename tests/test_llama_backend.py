@@ -683,5 +683,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_is_told(path):
     """K30: the threads that compute are not there; it must not hang."""
-    done = subprocess.run([sys.executable, "-c", FORK, path], timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FORK, path], timeout=60, check=False
+    )
     assert done.returncode == 17

@@ -166,7 +166,9 @@ assert "GOMP_SPINCOUNT" not in os.environ
 
 def test_imported_when_first_used():
     env = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
-    subprocess.run([sys.executable, "-c", IMPORT], check=True, env=env, timeout=60)
+    subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT], check=True, env=env, timeout=60
+    )
 
 
 # Files
