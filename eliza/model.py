@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from eliza.cache import TrieCache
 from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
@@ -94,10 +95,19 @@ class Model:
     ----------
     backend : Backend
         Owned by the model.
+
+    Attributes
+    ----------
+    backend : Backend
+        As given.
+    cache : TrieCache
+        The choices of `choose`, compiled: those that come again after a prompt with the
+        same end are not tokenized again. May be replaced, by one that models share.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.cache = TrieCache()
         self._lock = threading.RLock()
         self._closing = False
         self._closed = False
@@ -236,7 +246,9 @@ class Model:
             self._cancel = cancel
             try:
                 parsed = Choices.parse(choices, self.vocab.n_vocab)
-                placed = Placed.of(self.vocab, prompt, parsed, suffix or "", spelling)
+                placed = Placed.of(
+                    self.vocab, prompt, parsed, suffix or "", self.cache, spelling
+                )
                 prior = None
                 if prior_prompt is not None:
                     prior = self._prior(prior_prompt, parsed, suffix or "")
@@ -260,7 +272,7 @@ class Model:
 
         It has a sequence of its own, so that the prompt's stays in the cache.
         """
-        placed = Placed.of(self.vocab, prompt, choices, suffix)
+        placed = Placed.of(self.vocab, prompt, choices, suffix, self.cache)
         key = (tuple(placed.prompt_ids), choices.texts or placed.trie, suffix)
         known = self._priors.pop(key, None)
         if known is None:

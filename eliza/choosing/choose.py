@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from eliza.cache import TrieCache
     from eliza.choosing.choices import Choices
     from eliza.choosing.request import Request
     from eliza.choosing.trail import Event
@@ -61,15 +62,16 @@ class Placed:
         prompt: str | Iterable[int],
         choices: Choices,
         suffix: str,
+        cache: TrieCache,
         spelling: str = "canonical",
     ) -> Placed:
         """Place choices after a prompt."""
         if choices.trie is None:
-            placed = vocab.place(prompt, choices.texts, suffix)
+            placed = vocab.place(prompt, choices.texts, suffix, cache)
             ids = placed.prompt_ids.tolist()
             if spelling == "canonical":
                 return cls(ids, placed.trie, placed.order, ())
-            spelled = vocab.respell(placed, suffix)
+            spelled = vocab.respell(placed, suffix, cache)
             at = {text: i for i, text in enumerate(choices.texts)}
             order = np.array([at[name] for name in spelled.names], np.int32)
             return cls(ids, spelled, order, ())
