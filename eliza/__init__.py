@@ -19,6 +19,7 @@ from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
+from eliza.cache import CacheStats, TrieCache
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
 from eliza.errors import (
     AbiMismatch,
@@ -44,6 +45,7 @@ __all__ = [
     "Answer",
     "BackendError",
     "BundleError",
+    "CacheStats",
     "Cancelled",
     "Closed",
     "ContextOverflow",
@@ -64,6 +66,7 @@ __all__ = [
     "Step",
     "Subset",
     "Trie",
+    "TrieCache",
     "Vocab",
     "argmax_batch",
     "bitmask_batch",

@@ -18,6 +18,14 @@ from ._ingest cimport Ids, id_of, plain_int
 from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
 from ._position cimport pos_reset, pos_t
 from ._rows cimport row_open, row_t, words_open
+from ._sample cimport (
+    bit_generator_of,
+    bitgen_of,
+    bitgen_t,
+    ids_sample,
+    options_read,
+    options_t,
+)
 from ._spell cimport (
     marks_take,
     spell_accept,
@@ -341,6 +349,43 @@ cdef class SpellingCursor:
             raise no_candidate(self.list, <index_t>self.n_list)
         return self.list[best]
 
+    def sample(
+        self, logits, rng, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, dtype=None
+    ):
+        """Draw one of the allowed ids; see `Cursor.sample`.
+
+        Parameters
+        ----------
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, as in `argmax`.
+        rng : numpy.random.Generator or BitGenerator
+            Gives one double if two or more ids are left, else it is not used.
+        temperature, top_k, top_p, min_p
+            Filters over the allowed ids, in this order.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NoCandidateError
+            Each allowed logit is NaN or -inf, or the choice is complete.
+        InvalidArgument
+            An option is out of range; the row has another type or shape.
+        """
+        cdef options_t options
+        cdef bitgen_t* bits
+        options_read(&options, temperature, top_k, top_p, min_p)
+        source = bit_generator_of(rng)
+        bits = bitgen_of(source)
+        # The generator's lock first: waiting for it must not let go of the cursor.
+        with source.lock:
+            with cython.critical_section(self):
+                return sample_one(self, logits, dtype, &options, bits)
+
     @cython.critical_section
     def mask(self, logits, dtype=None):
         """Put -inf, in place, at every id that is not allowed, and in the padding.
@@ -471,3 +516,18 @@ cdef SpellingCursor spelling_cursor(SpellingBound bound):
     cdef SpellingCursor cursor = SpellingCursor.__new__(SpellingCursor, KEY)
     cursor.bound = bound
     return cursor
+
+
+cdef object sample_one(
+    SpellingCursor cursor, object logits, object dtype, const options_t* options,
+    bitgen_t* bits,
+):
+    cdef int64_t drawn
+    cursor.open_ids()
+    drawn = ids_sample(
+        logits, dtype, cursor.bound.s.pieces.n_vocab, cursor.list,
+        <index_t>cursor.n_list, options, bits,
+    )
+    if drawn < 0:
+        raise no_candidate(cursor.list, <index_t>cursor.n_list)
+    return drawn

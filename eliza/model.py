@@ -7,31 +7,29 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from eliza._trie import Trie
-from eliza.choosing.answer import Answer, Stats
+from eliza.cache import TrieCache
 from eliza.choosing.choices import Choices
-from eliza.choosing.decide import decide, path_counts, rank
-from eliza.errors import Cancelled, Closed, InvalidArgument, InvalidType, NotSupported
+from eliza.choosing.choose import Placed, Prior, answer
+from eliza.choosing.request import Request, Sampling
+from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
 from eliza.session import Session
-from eliza.vocab import SPELLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
     from typing import Self
 
-    from numpy.typing import NDArray
+    from numpy.random import Generator
 
     from eliza.backends.base import Backend, Capabilities
-    from eliza.spelling import Spellings
+    from eliza.choosing.answer import Answer
+    from eliza.choosing.trail import Event
     from eliza.vocab import Vocab
 
 __all__ = ["Model", "load"]
 
-_METHODS = ("exact", "greedy")
-_RANKINGS = (None, "masked", "whole")
+#: How many sets of choices keep what they score without an input.
+KEPT_PRIORS = 32
 
 
 def load(
@@ -97,15 +95,25 @@ class Model:
     ----------
     backend : Backend
         Owned by the model.
+
+    Attributes
+    ----------
+    backend : Backend
+        As given.
+    cache : TrieCache
+        The choices of `choose`, compiled: those that come again after a prompt with the
+        same end are not tokenized again. May be replaced, by one that models share.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.cache = TrieCache()
         self._lock = threading.RLock()
         self._closing = False
         self._closed = False
         self._cancel: Any = None
         self._session: Session | None = None
+        self._priors: dict[Any, Prior] = {}
 
     @property
     def vocab(self) -> Vocab:
@@ -128,9 +136,20 @@ class Model:
         method: str = "exact",
         allow: Any = None,
         ranking: str | None = None,
+        normalize: str = "none",
+        prior_prompt: str | Iterable[int] | None = None,
+        weights: Any = None,
+        threshold: float | None = None,
+        default: Any = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        rng: Generator | int | None = None,
         delta: float | None = None,
         spelling: str = "canonical",
         cancel: Any = None,
+        trace: Callable[[Event], Any] | None = None,
     ) -> Answer:
         """Answer a prompt with exactly one of the choices.
 
@@ -147,24 +166,47 @@ class Model:
             What would follow the answer, such as a closing quote. It decides how the
             end of a choice is written, and where a choice ends that another continues;
             None: the model's end-of-generation ids.
-        method : {"exact", "greedy"}
-            "exact": the choice with the best whole likelihood. "greedy": the most
-            likely id at each point where choices part, which is faster and can be led
-            astray by a likely beginning of an unlikely choice.
+        method : {"exact", "greedy", "sample"}
+            "exact": the choice with the best whole score. "greedy": the most likely id
+            at each point where choices part, which is faster and can be led astray by
+            a likely beginning of an unlikely choice. "sample": an id drawn at each such
+            point.
         allow : array of bool or int, or iterable of str, optional
             Which of the choices are permitted in this call, by position or text.
         ranking : {"masked", "whole"}, optional
             Score every permitted choice as well. Never changes `value`.
+        normalize : {"none", "tokens", "bytes", "prior"}
+            What the whole log-likelihood of a choice is divided by (its ids, the bytes
+            of its text), or what is subtracted from it (its log-likelihood after
+            `prior_prompt`), before scores are compared.
+        prior_prompt : str or iterable of int, optional
+            For "prior": the same frame without the input. Its scores are kept for
+            later calls with the same choices.
+        weights : mapping or sequence, optional
+            Log weights added to the scores: by choice, the others having 0, or one for
+            each in the order of `choices`.
+        threshold : float, optional
+            Below this probability the answer is `default`, and `abstained` is true. The
+            exact search goes on until that is certain.
+        default : object
+            The answer below the threshold.
+        temperature, top_k, top_p, min_p
+            For "sample", over the allowed ids and in this order; see `Cursor.sample`.
+        rng : numpy.random.Generator or int, optional
+            For "sample": a generator, which moves on, or a seed.
         delta : float, optional
             How far below the best bound, in nats, a branch joins a batch of the exact
             search; by default what suits the runtime. Changes the cost, not the answer.
         spelling : {"canonical", "all"}
             "canonical": a choice has the ids that the tokenizer writes. "all": the
             model may write it with any ids that give its text, which takes a pass for
-            nearly every id. Only with `method="greedy"`; `logprob` is that of the ids
+            nearly every id. Not with "exact" or `ranking`; `logprob` is that of the ids
             that were taken.
         cancel : object with is_set(), optional
             Looked at between pieces of work, such as a `threading.Event`.
+        trace : callable, optional
+            Called with an `Event` for each batch that is computed and for each point at
+            which choices are weighed. What it raises ends the call.
 
         Returns
         -------
@@ -183,118 +225,69 @@ class Model:
         Cancelled, Closed
             By `cancel`, or `close` from another thread.
         """
-        if method not in _METHODS:
-            raise InvalidArgument(f"method is {method!r}; it is one of {_METHODS}")
-        if ranking not in _RANKINGS:
-            raise InvalidArgument(f"ranking is {ranking!r}; it is one of {_RANKINGS}")
-        if delta is not None and not delta >= 0:
-            raise InvalidArgument(f"delta is {delta}; it is 0 or more nats")
+        start = time.perf_counter()
+        request = Request(
+            method=method,
+            ranking=ranking,
+            normalize=normalize,
+            prior_prompt=prior_prompt,
+            weights=weights,
+            threshold=threshold,
+            default=default,
+            sampling=Sampling(temperature, top_k, top_p, min_p),
+            rng=rng,
+            delta=delta,
+            spelling=spelling,
+        )
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
-        if spelling not in SPELLINGS:
-            raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
-        if spelling == "all" and (method == "exact" or ranking is not None):
-            asked = f"ranking={ranking!r}" if ranking else f"method={method!r}"
-            raise NotSupported(
-                f"{asked} with spelling='all': the likelihood of a choice over all its "
-                "spellings is not defined here; pass method='greedy' and no ranking"
-            )
         with self._lock:
             self._check()
             self._cancel = cancel
             try:
-                return self._choose(
-                    prompt,
-                    choices,
-                    suffix or "",
-                    method,
+                parsed = Choices.parse(choices, self.vocab.n_vocab)
+                placed = Placed.of(
+                    self.vocab, prompt, parsed, suffix or "", self.cache, spelling
+                )
+                prior = None
+                if prior_prompt is not None:
+                    prior = self._prior(prior_prompt, parsed, suffix or "")
+                return answer(
+                    self._own_session(),
+                    parsed,
+                    placed,
+                    request,
                     allow,
-                    ranking,
-                    delta,
-                    spelling,
+                    prior,
+                    start,
+                    trace,
                 )
             finally:
                 self._cancel = None
 
-    def _choose(
-        self,
-        prompt: str | Iterable[int],
-        given: Any,
-        suffix: str,
-        method: str,
-        allow: Any,
-        ranking: str | None,
-        delta: float | None,
-        spelling: str,
-    ) -> Answer:
-        start = time.perf_counter()
-        choices = Choices.parse(given, self.vocab.n_vocab)
-        prompt_ids, trie, order = self._place(prompt, choices, suffix, spelling)
-        exits = self.vocab.eog if choices.trie is not None and trie.needs_exits else ()
-        mask = None if allow is None else choices.permitted(allow)[order]
-        cursor: Any = trie.cursor(exits=exits, allow=mask)
-        session = self._own_session()
-        timeline = session.timeline
-        passes, positions = timeline.passes, timeline.positions
-        reused = session.sync(prompt_ids)
-        made = decide(
-            session,
-            cursor,
-            method=method,
-            ranking=ranking,
-            delta=delta,
-        )
-        path = trie.tokens(made.leaf) if isinstance(trie, Trie) else session.ids
-        decided, forced = path_counts(cursor, path)
-        at = int(order[made.leaf])
-        ranked = probability = margin = None
-        if ranking is not None and made.scores is not None:
-            values = [choices.values[i] for i in order]
-            ranked, probability, margin = rank(ranking, made.scores, values, made.leaf)
-        return Answer(
-            value=choices.values[at],
-            index=choices.index[at],
-            logprob=made.logprob,
-            probability=probability,
-            probability_bounds=made.bounds,
-            margin=margin,
-            ranking=ranked,
-            stats=Stats(
-                forward_passes=timeline.passes - passes,
-                positions=timeline.positions - positions,
-                prompt_tokens=len(prompt_ids),
-                reused_tokens=reused,
-                decided=decided,
-                forced=forced,
-                seconds=time.perf_counter() - start,
-            ),
-        )
+    def _prior(
+        self, prompt: str | Iterable[int], choices: Choices, suffix: str
+    ) -> Prior:
+        """Return what the choices score after the prior's prompt, from memory if known.
 
-    def _place(
-        self, prompt: str | Iterable[int], choices: Choices, suffix: str, spelling: str
-    ) -> tuple[list[int], Trie | Spellings, NDArray[np.int32]]:
-        """Return the ids of the prompt, the choices after it, and leaf -> choice."""
-        if choices.trie is None:
-            placed = self.vocab.place(prompt, choices.texts, suffix)
-            ids = placed.prompt_ids.tolist()
-            if spelling == "canonical":
-                return ids, placed.trie, placed.order
-            spelled = self.vocab.respell(placed, suffix)
-            at = {text: i for i, text in enumerate(choices.texts)}
-            order = np.array([at[name] for name in spelled.names], np.int32)
-            return ids, spelled, order
-        if spelling != "canonical":
-            raise InvalidArgument(
-                f"spelling={spelling!r} is for choices given as text; a set given by "
-                "ids has no other spellings"
-            )
-        if suffix:
-            raise InvalidArgument(
-                "suffix is for choices given as text; a set given by ids holds the "
-                "ids that end a choice itself (exits=)"
-            )
-        ids = self.vocab.prompt_ids(prompt)
-        return ids, choices.trie, np.arange(len(choices.trie), dtype=np.int32)
+        It has a sequence of its own, so that the prompt's stays in the cache.
+        """
+        placed = Placed.of(self.vocab, prompt, choices, suffix, self.cache)
+        key = (tuple(placed.prompt_ids), choices.texts or placed.trie, suffix)
+        known = self._priors.pop(key, None)
+        if known is None:
+            session = self._new_session()
+            try:
+                computed = Prior.compute(session, placed)
+            finally:
+                session.close()
+            known = Prior(computed.scores)
+        else:
+            computed = known
+        self._priors[key] = known
+        while len(self._priors) > KEPT_PRIORS:
+            del self._priors[next(iter(self._priors))]
+        return computed
 
     # -- generating --------------------------------------------------------------
 

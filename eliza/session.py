@@ -112,6 +112,7 @@ class Session:
         self._closed = False
         self._text = TextStream(stop)
         self._constraint: Constraint | None = None
+        self._pick: Callable[[Row], int] | None = None
         self._restart()
         sequence.on_piece = self._check
 
@@ -180,10 +181,22 @@ class Session:
                 self.timeline.append(ids)
             self._restart()
 
-    def set_constraint(self, constraint: Constraint) -> None:
-        """Bind what comes next to a constraint, from its present position on."""
+    def set_constraint(
+        self, constraint: Constraint, pick: Callable[[Row], int] | None = None
+    ) -> None:
+        """Bind what comes next to a constraint, from its present position on.
+
+        Parameters
+        ----------
+        constraint : Constraint
+            Moved by the session.
+        pick : callable, optional
+            Given the logits, returns one of the allowed ids; by default the
+            constraint's argmax.
+        """
         with self._guard():
             self._constraint = constraint
+            self._pick = pick
             self._text.flush()
             if self._finish != "length":
                 self._finish = None
@@ -245,7 +258,7 @@ class Session:
                     "allowed, and the constraint is not done"
                 )
             row = self._row()
-            token = constraint.argmax(row)
+            token = (self._pick or constraint.argmax)(row)
             values = constraint.logprobs(row)
             logprob = float(values[int(np.searchsorted(allowed, token))])
             constraint.accept(token)

@@ -14,6 +14,7 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
 import reprlib
 from abc import ABC, abstractmethod
@@ -23,18 +24,24 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
-from eliza.errors import InvalidArgument, InvalidType
-from eliza.placing import Placement, place, shown
+from eliza.cache import Entry
+from eliza.errors import InvalidArgument, InvalidType, shown
+from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
     from eliza._pieces import Pieces
     from eliza._trie import Trie
+    from eliza.cache import TrieCache
     from eliza.spelling import Spellings
 
 __all__ = ["SPELLINGS", "Placement", "Vocab"]
 
 #: The ways in which choices can be written.
 SPELLINGS = ("canonical", "all")
+
+
+#: Tells one vocabulary from another within the process, also after it is gone.
+_serials = itertools.count()
 
 
 class _Table(dict[int, bytes]):
@@ -99,6 +106,7 @@ class Vocab(ABC):
         self.bos = bos
         self.adds_bos = adds_bos and bos is not None
         self._table = _Table(self)
+        self._serial = next(_serials)
 
     # -- what a runtime gives ----------------------------------------------------------
 
@@ -283,7 +291,11 @@ class Vocab(ABC):
     # -- choices -----------------------------------------------------------------------
 
     def place(
-        self, prompt: str | Iterable[int], choices: Sequence[str], suffix: str = ""
+        self,
+        prompt: str | Iterable[int],
+        choices: Sequence[str],
+        suffix: str = "",
+        cache: TrieCache | None = None,
     ) -> Placement:
         """Find the ids of each choice as the tokenizer writes it after a prompt.
 
@@ -307,6 +319,9 @@ class Vocab(ABC):
         suffix : str
             The text that follows each choice, without special ids. Leave it out if the
             answer ends with the choice.
+        cache : TrieCache, optional
+            Where the trie is kept. When the same choices come again after a prompt with
+            the same end, nothing but the prompt is tokenized.
 
         Returns
         -------
@@ -323,7 +338,7 @@ class Vocab(ABC):
             The prompt, a choice or the suffix has a wrong type.
         """
         ids = self.prompt_ids(prompt)
-        return place(self, ids, choices, suffix, rooted=True)
+        return place(self, ids, choices, suffix, rooted=True, cache=cache)
 
     @overload
     def trie(
@@ -332,6 +347,7 @@ class Vocab(ABC):
         prefix: str = "",
         suffix: str = "",
         spelling: Literal["canonical"] = "canonical",
+        cache: TrieCache | None = None,
     ) -> Trie: ...
 
     @overload
@@ -342,6 +358,7 @@ class Vocab(ABC):
         suffix: str = "",
         *,
         spelling: Literal["all"],
+        cache: TrieCache | None = None,
     ) -> Spellings: ...
 
     def trie(
@@ -350,6 +367,7 @@ class Vocab(ABC):
         prefix: str = "",
         suffix: str = "",
         spelling: str = "canonical",
+        cache: TrieCache | None = None,
     ) -> Trie | Spellings:
         """Make a trie of texts as the tokenizer writes them after a prefix.
 
@@ -366,6 +384,8 @@ class Vocab(ABC):
         spelling : {"canonical", "all"}
             "canonical": the ids that the tokenizer writes. "all": those and every other
             sequence of ids with the same bytes, from the same root on.
+        cache : TrieCache, optional
+            Where the trie is kept.
 
         Returns
         -------
@@ -379,10 +399,15 @@ class Vocab(ABC):
         """
         if spelling not in SPELLINGS:
             raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
-        placed = place(self, self.encode(prefix), names, suffix, rooted=False)
-        return placed.trie if spelling == "canonical" else self.respell(placed, suffix)
+        ids = self.encode(prefix)
+        placed = place(self, ids, names, suffix, rooted=False, cache=cache)
+        if spelling == "canonical":
+            return placed.trie
+        return self.respell(placed, suffix, cache)
 
-    def respell(self, placed: Placement, suffix: str = "") -> Spellings:
+    def respell(
+        self, placed: Placement, suffix: str = "", cache: TrieCache | None = None
+    ) -> Spellings:
         """Compile every spelling of placed choices.
 
         Parameters
@@ -391,6 +416,8 @@ class Vocab(ABC):
             What `place` returned.
         suffix : str
             The suffix that it was given.
+        cache : TrieCache, optional
+            Where the result is kept.
 
         Returns
         -------
@@ -400,13 +427,22 @@ class Vocab(ABC):
         """
         from eliza.spelling import Spellings  # most vocabularies never need it
 
-        return Spellings.from_texts(
-            self._piece_trie,
-            placed.trie.names or (),
-            lead=self.decode(placed.trie.tokens(0))[: placed.overlap],
-            suffix=suffix.encode(),
-            exits=self.eog,
-        )
+        names = placed.trie.names or ()
+        lead = self.decode(placed.trie.tokens(0))[: placed.overlap]
+
+        def build() -> Entry[Spellings]:
+            spelled = Spellings.from_texts(
+                self._piece_trie,
+                names,
+                lead=lead,
+                suffix=suffix.encode(),
+                exits=self.eog,
+            )
+            return Entry(spelled, None, spelled.nbytes)
+
+        if cache is None:
+            return build().trie
+        return cache.lookup((self._serial, "all", lead, names, suffix), build).trie
 
     @cached_property
     def _piece_trie(self) -> Pieces:

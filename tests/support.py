@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
+from t32 import t32
 
-from eliza import Model, Vocab
+from eliza import Model, Trie, TrieCache, Vocab
 from eliza.testing import ScriptedBackend
 
 END = 2
+V = 64
 
 
 def plain_vocab(n: int = 64, eog: tuple[int, ...] = (END,)) -> Vocab:
@@ -62,3 +67,36 @@ def choice_sets(
         )
     )
     return {f"c{i}": ids for i, ids in enumerate(leaves)}
+
+
+def content(trie: Trie) -> tuple:
+    """Return everything that a trie says about itself."""
+    rows = [(trie.tokens(i), trie.name(i), trie.exits(i)) for i in range(len(trie))]
+    return trie.n_vocab, trie.fingerprint, rows
+
+
+def resident() -> int:
+    """Return the memory that the process has, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def use_cache(cache: TrieCache) -> None:
+    """Do what a new process does with a cache: build, walk, tokenize, find again."""
+    for i in range(6):
+        cursor = cache.get({"a": [5, i], "b": [6]}, n_vocab=V).cursor()
+        row = np.zeros(V, np.float32)
+        cursor.mask(row)
+        assert np.flatnonzero(row == 0).tolist() == [5, 6]
+        cursor.accept(6)
+        assert cursor.name == "b"
+    vocab = t32()
+    for _ in range(2):
+        assert vocab.place("A", ["Yes"], cache=cache).trie.names == ("Yes",)
+
+
+def use_new_cache() -> None:
+    """Do it with one of the process's own."""
+    use_cache(TrieCache())

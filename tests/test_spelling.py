@@ -684,3 +684,19 @@ def test_r1_whatever_the_logits_say_the_answer_is_a_choice(seed, suffix):
     assert text.startswith(cursor.name)
     assert (cursor.name + suffix).startswith(text)
     assert session.finish_reason == "choice"
+
+
+def test_samples_follow_the_allowed_logits():
+    rng = np.random.default_rng(5)
+    vocab = t32()
+    cursor = vocab.trie(["Yes", "No"], spelling="all").cursor()
+    row = np.zeros(40, np.float32)
+    row[12] = 1.0
+    counts = {int(i): 0 for i in cursor.allowed()}
+    for _ in range(4000):
+        counts[cursor.sample(row, rng)] += 1
+    weights = {i: np.exp(row[i]) for i in counts}
+    total = sum(weights.values())
+    for i, n in counts.items():
+        assert abs(n / 4000 - weights[i] / total) < 0.04
+    assert cursor.sample(row, rng, temperature=0) == 12
