@@ -68,7 +68,7 @@ def plain(ax: Axes, grid: str) -> None:
 
 
 def save(figure: Figure, path: str) -> None:
-    figure.savefig(path, dpi=DPI, facecolor="white")
+    figure.savefig(path, dpi=DPI, facecolor="white", pil_kwargs={"optimize": True})
     plt.close(figure)
 
 
@@ -81,7 +81,7 @@ def bars(ax: Axes, found: list[tuple[str, float]], title: str) -> None:
     values = [value for _, value in found]
     low = 10.0 ** math.floor(math.log10(min(values) / 1.5))
     high = max(values)
-    room = (high / low) ** 0.3  # for the figures behind the longest bar
+    room = (high / low) ** 0.33  # for the figures behind the longest bar
     for at, (name, value) in enumerate(found):
         mine = name.startswith("eliza")
         ax.barh(at, value - low, 0.64, low, color=OURS if mine else OTHERS)
@@ -155,7 +155,7 @@ def draw_kernels(rows: Rows, path: str) -> None:
             "Shorter is better; each line is ten times the one before it. ×: times as "
             f"long as eliza. One core, {rows[0]['vocabulary']}'s {n_vocab:,}\ntokens, "
             "each engine in its fastest way. All but eliza and NumPy allow any "
-            "spelling of a choice, and need no token ids.",
+            "spelling of a choice, and read text as it is.",
             color=FAINT,
             fontsize=9.5,
             linespacing=1.5,
