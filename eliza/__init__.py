@@ -19,6 +19,7 @@ from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
+from eliza.chat import ChatTemplate, describe_choices
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
 from eliza.errors import (
     AbiMismatch,
@@ -45,6 +46,7 @@ __all__ = [
     "BackendError",
     "BundleError",
     "Cancelled",
+    "ChatTemplate",
     "Closed",
     "ContextOverflow",
     "Cursor",
@@ -67,6 +69,7 @@ __all__ = [
     "Vocab",
     "argmax_batch",
     "bitmask_batch",
+    "describe_choices",
     "load",
     "mask_batch",
 ]
