@@ -21,26 +21,29 @@ SHOWN = 20
 
 def as_text(answer: Answer, width: int) -> str:
     """Return the explanation for a terminal of so many columns."""
-    lines = [_headline(answer), ""]
+    lines = [_headline(answer)]
+    if answer.abstained:
+        lines.append(f"below the threshold: answered {answer.value!r}")
+    lines.append("")
     for link in answer.links:
         head = f"  {'decided' if link.decided else 'forced ':8}"
         text = _shown(link)
         if link.decided and link.probability is not None:
-            line = f"{head} {text:20} {link.probability:6.1%}   {_others(link)}"
+            share = f"{link.probability:6.1%}"
+            lines.append(f"{head} {text:20} {share}   {_others(link)}")
         else:
-            line = f"{head} {text}"
-        lines.append(_clip(line, width))
+            lines.append(f"{head} {text}")
     if answer.ranking is not None:
         lines += ["", f"  {answer.ranking.kind} ranking"]
         lines += _bars(list(answer.ranking), width)
     stats = answer.stats
+    passes = "1 pass" if stats.forward_passes == 1 else f"{stats.forward_passes} passes"
     lines += [
         "",
-        f"  {stats.forward_passes} forward passes, {stats.positions} positions, "
-        f"{stats.prompt_tokens} tokens of prompt ({stats.reused_tokens} reused), "
-        f"{stats.seconds * 1000:.0f} ms",
+        f"  {passes} over {stats.positions} positions in {stats.seconds * 1000:.0f} ms",
+        f"  prompt of {stats.prompt_tokens} tokens, {stats.reused_tokens} reused",
     ]
-    return "\n".join(lines)
+    return "\n".join(_clip(line, width) for line in lines)
 
 
 def _headline(answer: Answer) -> str:
@@ -54,8 +57,6 @@ def _headline(answer: Answer) -> str:
             f"probability {low:.1%}" if same else f"probability {low:.1%} to {high:.1%}"
         )
     words.append(f"log-likelihood {answer.logprob:.2f}")
-    if answer.abstained:
-        words.append(f"below the threshold: answered {answer.value!r}")
     return ", ".join(words)
 
 
