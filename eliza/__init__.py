@@ -19,8 +19,9 @@ from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
-from eliza.chat import ChatTemplate, describe_choices
+from eliza.chat import ChatTemplate
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
+from eliza.describing import describe_choices
 from eliza.errors import (
     AbiMismatch,
     BackendError,

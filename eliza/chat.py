@@ -31,27 +31,21 @@ import reprlib
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
-from eliza.errors import InvalidArgument, InvalidType, NotSupported
+from eliza.errors import InvalidArgument, NotSupported
+from eliza.messages import Message, checked
 
 if TYPE_CHECKING:
     from eliza.sandbox import Sandboxed
     from eliza.vocab import Vocab
 
-__all__ = ["ChatTemplate", "describe_choices", "is_messages"]
+__all__ = ["ChatTemplate"]
 
-#: What a role may be: the template may make a control token of it.
-ROLE = re.compile(r"\w[\w.-]*")
 #: What tokenizers take for white space around a control token.
 BLANK = " \t\n\v\f\r"
 #: How many of a template's own parts are remembered with their control ids.
 PARTS = 64
-
-
-class _Message(NamedTuple):
-    role: str
-    content: str
 
 
 class _Mark(NamedTuple):
@@ -67,25 +61,6 @@ class _Rendering(NamedTuple):
 
     text: str
     contents: list[tuple[int, int, int]]
-
-
-def is_messages(prompt: object) -> TypeGuard[Sequence[Mapping[str, str]]]:
-    """Say whether a prompt is meant as chat messages.
-
-    Parameters
-    ----------
-    prompt : object
-        What was given as a prompt.
-
-    Returns
-    -------
-    bool
-        True for a list or tuple that begins with a mapping, and for a mapping, which
-        `ChatTemplate` refuses with a better message than anything else would.
-    """
-    if isinstance(prompt, (list, tuple)):
-        return bool(prompt) and isinstance(prompt[0], Mapping)
-    return isinstance(prompt, Mapping)
 
 
 class ChatTemplate:
@@ -149,7 +124,7 @@ class ChatTemplate:
         NotSupported, InvalidArgument, InvalidType
             As for `ids`.
         """
-        given = _checked(messages)
+        given = checked(messages)
         plain = self._run(given, start)
         found = self._located(given, plain, start)
         return plain if found is None else found.text
@@ -183,7 +158,7 @@ class ChatTemplate:
         InvalidType
             `messages`, a message, a role or a content has a wrong type.
         """
-        given = _checked(messages)
+        given = checked(messages)
         plain = self._run(given, start)
         found = self._located(given, plain, start)
         vocab = self._vocab
@@ -200,7 +175,7 @@ class ChatTemplate:
 
     # -- the text ----------------------------------------------------------------
 
-    def _run(self, messages: Sequence[_Message], start: bool) -> str:
+    def _run(self, messages: Sequence[Message], start: bool) -> str:
         """Render messages with the template."""
         vocab = self._vocab
         return self._template().render(
@@ -237,7 +212,7 @@ class ChatTemplate:
         return self._vocab.piece(token).decode("utf-8", "replace")
 
     def _located(
-        self, messages: Sequence[_Message], plain: str, start: bool
+        self, messages: Sequence[Message], plain: str, start: bool
     ) -> _Rendering | None:
         """Find the contents in the rendered text; cut it where the last goes on.
 
@@ -255,7 +230,7 @@ class ChatTemplate:
                 bodies.append(body)
                 if content or i == len(messages) - 1:  # templates ask for empty ones
                     body = f"{left}{i}{right}{body}{right}{i}{left}"
-                marked.append(_Message(role, before + body + after))
+                marked.append(Message(role, before + body + after))
             try:
                 text = self._run(marked, start)
             except InvalidArgument:  # it looked at a content and did not know it
@@ -360,7 +335,7 @@ class ChatTemplate:
         return known
 
     def _harmless(
-        self, messages: Sequence[_Message], plain: str, start: bool
+        self, messages: Sequence[Message], plain: str, start: bool
     ) -> list[int]:
         """Encode a text as a whole, if no content adds a special id to it.
 
@@ -370,7 +345,7 @@ class ChatTemplate:
         """
         encode = self._vocab.encode
         ids = encode(plain, special=True)
-        blank = [_Message(message.role, "a") for message in messages]
+        blank = [Message(message.role, "a") for message in messages]
         own = self._specials(encode(self._run(blank, start), special=True))
         for i, message in enumerate(messages):
             for token in self._specials(encode(message.content, special=True)):
@@ -389,57 +364,7 @@ class ChatTemplate:
         return ids
 
 
-def _checked(messages: object) -> list[_Message]:
-    """Return messages after checking their shape."""
-    if not isinstance(messages, (list, tuple)):
-        shown = f"got {reprlib.repr(messages)}"
-        if isinstance(messages, Mapping):
-            shown += "; put it into a list"
-        raise InvalidType(f"messages must be a list of mappings; {shown}")
-    if not messages:
-        raise InvalidArgument("messages is empty; give at least one message")
-    return [
-        _checked_message(message, f"messages[{i}]")
-        for i, message in enumerate(messages)
-    ]
-
-
-def _checked_message(message: object, where: str) -> _Message:
-    if not isinstance(message, Mapping):
-        raise InvalidType(
-            f"{where} must be a mapping with a role and a content; "
-            f"got {reprlib.repr(message)}"
-        )
-    for key in _Message._fields:
-        if key not in message:
-            raise InvalidArgument(f"{where} has no {key!r}: {reprlib.repr(message)}")
-        value = message[key]
-        if not isinstance(value, str):
-            raise InvalidType(
-                f"{where}[{key!r}] must be a string; got {reprlib.repr(value)}"
-            )
-    for key in message:
-        if key not in _Message._fields:
-            raise InvalidArgument(
-                f"{where} has {key!r}; a message has a role and a content, nothing else"
-            )
-    role, content = str(message["role"]), str(message["content"])
-    if not ROLE.fullmatch(role):
-        raise InvalidArgument(
-            f"{where}['role'] is {reprlib.repr(role)}; a role is one word, such as "
-            "'system', 'user' or 'assistant'"
-        )
-    try:
-        content.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"{where}['content'] has a lone surrogate at {error.start}, which stands "
-            "for no character"
-        ) from None
-    return _Message(role, content)
-
-
-def _continued(messages: Sequence[_Message]) -> bool:
+def _continued(messages: Sequence[Message]) -> bool:
     return messages[-1].role == "assistant"
 
 
@@ -485,69 +410,3 @@ def _whose(found: _Rendering, start: int, end: int) -> str:
     """Name the messages whose contents are in a part of a text."""
     inside = {i for s, e, i in found.contents if s < end and e > start}
     return " and ".join(f"messages[{i}]" for i in sorted(inside)) or "the chat template"
-
-
-def describe_choices(
-    descriptions: Mapping[str, str], item: str = "- {name}: {description}\n"
-) -> str:
-    r"""Write choices and what they mean, as a part of a prompt.
-
-    Parameters
-    ----------
-    descriptions : mapping of str to str
-        The name of each choice, and what it means, in the order in which they are
-        written.
-    item : str
-        How one is written: a format with `{name}` and, if wanted, `{description}`.
-
-    Returns
-    -------
-    str
-        The items, one after the other.
-
-    Raises
-    ------
-    InvalidType
-        It is not a mapping, or a name, a description or `item` is not a string.
-    InvalidArgument
-        There are none, or `item` is not a format of this kind.
-
-    Examples
-    --------
-    >>> actions = {"REPLY": "answer the user", "IGNORE": "say nothing"}
-    >>> describe_choices(actions)
-    '- REPLY: answer the user\n- IGNORE: say nothing\n'
-    >>> describe_choices(actions, item="{name} ({description}) ")
-    'REPLY (answer the user) IGNORE (say nothing) '
-    """
-    if not isinstance(descriptions, Mapping):
-        raise InvalidType(
-            "descriptions must be a mapping from name to description; "
-            f"got {reprlib.repr(descriptions)}"
-        )
-    if not isinstance(item, str):
-        raise InvalidType(f"item must be a string; got {reprlib.repr(item)}")
-    if not descriptions:
-        raise InvalidArgument("descriptions is empty; give at least one choice")
-    for name, description in descriptions.items():
-        if not isinstance(name, str) or not isinstance(description, str):
-            raise InvalidType(
-                "names and descriptions must be strings; got "
-                f"{reprlib.repr(name)}: {reprlib.repr(description)}"
-            )
-    return "".join(_written(item, name, text) for name, text in descriptions.items())
-
-
-def _written(item: str, name: str, description: str) -> str:
-    try:
-        text = item.format(name=name, description=description)
-    except (LookupError, ValueError, AttributeError) as error:
-        text, why = "", f" ({error!r})"
-    else:
-        why = ""
-    if name not in text:
-        raise InvalidArgument(
-            f"item is {item!r}; it must be a format with {{name}}, and with "
-            f"{{description}} or not{why}"
-        )
-    return text

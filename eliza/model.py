@@ -7,11 +7,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from eliza.chat import ChatTemplate, is_messages
+from eliza.chat import ChatTemplate
 from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
 from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.messages import is_messages
 from eliza.session import Session
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eliza.chat import ChatTemplate, is_messages
+from eliza.chat import ChatTemplate
 from eliza.errors import (
     Cancelled,
     Closed,
     InvalidArgument,
     NoCandidateError,
 )
+from eliza.messages import is_messages
 from eliza.textstream import TextStream
 from eliza.timeline import Timeline
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
 
-from eliza.chat import is_messages
 from eliza.errors import InvalidArgument, InvalidType, NotSupported
+from eliza.messages import is_messages
 from eliza.placing import Placement, place, shown
 
 if TYPE_CHECKING:
