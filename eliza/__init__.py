@@ -20,7 +20,9 @@ from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
 from eliza.cache import CacheStats, TrieCache
+from eliza.chat import ChatTemplate
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
+from eliza.describing import describe_choices
 from eliza.errors import (
     AbiMismatch,
     BackendError,
@@ -47,6 +49,7 @@ __all__ = [
     "BundleError",
     "CacheStats",
     "Cancelled",
+    "ChatTemplate",
     "Closed",
     "ContextOverflow",
     "Cursor",
@@ -70,6 +73,7 @@ __all__ = [
     "Vocab",
     "argmax_batch",
     "bitmask_batch",
+    "describe_choices",
     "load",
     "mask_batch",
 ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from eliza.cache import TrieCache
+from eliza.chat import ChatTemplate
 from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
 from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.messages import is_messages
 from eliza.session import Session
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from eliza.backends.base import Backend, Capabilities
     from eliza.choosing.answer import Answer
     from eliza.choosing.trail import Event
-    from eliza.vocab import Vocab
+    from eliza.vocab import Prompt, Vocab
 
 __all__ = ["Model", "load"]
 
@@ -103,11 +105,15 @@ class Model:
     cache : TrieCache
         The choices of `choose`, compiled: those that come again after a prompt with the
         same end are not tokenized again. May be replaced, by one that models share.
+    chat : ChatTemplate
+        Writes chat messages as this model was trained to read them.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.cache = TrieCache()
+        template = getattr(backend, "chat_template", None)  # optional in a backend
+        self.chat = ChatTemplate(template, backend.vocab)
         self._lock = threading.RLock()
         self._closing = False
         self._closed = False
@@ -129,7 +135,7 @@ class Model:
 
     def choose(
         self,
-        prompt: str | Iterable[int],
+        prompt: Prompt,
         choices: Any,
         *,
         suffix: str | None = None,
@@ -137,7 +143,7 @@ class Model:
         allow: Any = None,
         ranking: str | None = None,
         normalize: str = "none",
-        prior_prompt: str | Iterable[int] | None = None,
+        prior_prompt: Prompt | None = None,
         weights: Any = None,
         threshold: float | None = None,
         default: Any = None,
@@ -155,9 +161,12 @@ class Model:
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             What stands before the answer. Text is parsed with the model's special
             tokens, and gets the begin-of-sequence id where the model wants one.
+            Messages, ``[{"role": "user", "content": "..."}, ...]``, are written by the
+            model's own template, their contents never parsed for special tokens; if the
+            last is the assistant's, the answer continues it. See `ChatTemplate`.
         choices : iterable, Enum, Literal, mapping, Trie or (name, ids) pairs
             What is allowed; see `eliza.choosing.choices.Choices.parse`. A text is
             written as the tokenizer would write it after this prompt: give it a
@@ -179,7 +188,7 @@ class Model:
             What the whole log-likelihood of a choice is divided by (its ids, the bytes
             of its text), or what is subtracted from it (its log-likelihood after
             `prior_prompt`), before scores are compared.
-        prior_prompt : str or iterable of int, optional
+        prior_prompt : str, iterable of int, or list of messages, optional
             For "prior": the same frame without the input. Its scores are kept for
             later calls with the same choices.
         weights : mapping or sequence, optional
@@ -221,7 +230,8 @@ class Model:
         NoCandidateError
             The model gives every permitted choice NaN or no probability at all.
         NotSupported
-            Whole likelihoods or rankings over all spellings.
+            Whole likelihoods or rankings over all spellings; messages, where the model
+            has no template or jinja2 is missing.
         Cancelled, Closed
             By `cancel`, or `close` from another thread.
         """
@@ -246,8 +256,9 @@ class Model:
             self._cancel = cancel
             try:
                 parsed = Choices.parse(choices, self.vocab.n_vocab)
+                before = self._read(prompt)
                 placed = Placed.of(
-                    self.vocab, prompt, parsed, suffix or "", self.cache, spelling
+                    self.vocab, before, parsed, suffix or "", self.cache, spelling
                 )
                 prior = None
                 if prior_prompt is not None:
@@ -265,14 +276,19 @@ class Model:
             finally:
                 self._cancel = None
 
-    def _prior(
-        self, prompt: str | Iterable[int], choices: Choices, suffix: str
-    ) -> Prior:
+    def _read(self, prompt: Prompt) -> str | Iterable[int]:
+        """Write messages; leave other prompts as they are."""
+        if is_messages(prompt):
+            return self.chat.ids(prompt)
+        return cast("str | Iterable[int]", prompt)
+
+    def _prior(self, prompt: Prompt, choices: Choices, suffix: str) -> Prior:
         """Return what the choices score after the prior's prompt, from memory if known.
 
         It has a sequence of its own, so that the prompt's stays in the cache.
         """
-        placed = Placed.of(self.vocab, prompt, choices, suffix, self.cache)
+        before = self._read(prompt)
+        placed = Placed.of(self.vocab, before, choices, suffix, self.cache)
         key = (tuple(placed.prompt_ids), choices.texts or placed.trie, suffix)
         known = self._priors.pop(key, None)
         if known is None:
@@ -322,6 +338,7 @@ class Model:
             max_tokens=max_tokens,
             stop=stop,
             check=self._check,
+            chat=self.chat,
         )
 
     def _own_session(self) -> Session:
@@ -329,9 +346,7 @@ class Model:
             self._session = self._new_session()
         return self._session
 
-    async def achoose(
-        self, prompt: str | Iterable[int], choices: Any, **options: Any
-    ) -> Answer:
+    async def achoose(self, prompt: Prompt, choices: Any, **options: Any) -> Answer:
         """Do what `choose` does without blocking the event loop.
 
         A cancelled task cancels the call: it ends within one piece of work.

@@ -18,21 +18,26 @@ import itertools
 import operator
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
 
 from eliza.cache import Entry
-from eliza.errors import InvalidArgument, InvalidType, shown
+from eliza.errors import InvalidArgument, InvalidType, NotSupported, shown
+from eliza.messages import is_messages
 from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
     from eliza._pieces import Pieces
     from eliza._trie import Trie
     from eliza.cache import TrieCache
+    from eliza.chat import ChatTemplate
     from eliza.spelling import Spellings
+
+    #: What stands before an answer: text, ids or chat messages.
+    Prompt = str | Iterable[int] | Sequence[Mapping[str, str]]
 
 __all__ = ["SPELLINGS", "Placement", "Vocab"]
 
@@ -145,6 +150,11 @@ class Vocab(ABC):
     def eog(self) -> tuple[int, ...]:
         """The ids that end a generation, in ascending order."""
         return tuple(sorted(self._find_eog()))
+
+    @property
+    def eos(self) -> int | None:
+        """The id that a chat template writes as `eos_token`: the lowest of `eog`."""
+        return self.eog[0] if self.eog else None
 
     @cached_property
     def text_start(self) -> bytes:
@@ -292,10 +302,11 @@ class Vocab(ABC):
 
     def place(
         self,
-        prompt: str | Iterable[int],
+        prompt: Prompt,
         choices: Sequence[str],
         suffix: str = "",
         cache: TrieCache | None = None,
+        chat: ChatTemplate | None = None,
     ) -> Placement:
         """Find the ids of each choice as the tokenizer writes it after a prompt.
 
@@ -309,10 +320,10 @@ class Vocab(ABC):
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             The text before the choice; the texts of special ids in it become those
             ids, and BOS comes first if the vocabulary adds it. Or ids, which are taken
-            as they are.
+            as they are. Or chat messages, which `chat` writes.
         choices : sequence of str
             The texts, byte for byte: a leading space is part of a choice, and no
             special id is made from its text. The same text twice is one choice.
@@ -322,6 +333,8 @@ class Vocab(ABC):
         cache : TrieCache, optional
             Where the trie is kept. When the same choices come again after a prompt with
             the same end, nothing but the prompt is tokenized.
+        chat : ChatTemplate, optional
+            The template for messages, such as `Model.chat`.
 
         Returns
         -------
@@ -337,7 +350,7 @@ class Vocab(ABC):
         InvalidType
             The prompt, a choice or the suffix has a wrong type.
         """
-        ids = self.prompt_ids(prompt)
+        ids = self.prompt_ids(prompt, chat)
         return place(self, ids, choices, suffix, rooted=True, cache=cache)
 
     @overload
@@ -453,14 +466,17 @@ class Vocab(ABC):
         ids = range(self.n_vocab)
         return Pieces([b"" if is_special(i) else piece(i) for i in ids])
 
-    def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, chat: ChatTemplate | None = None) -> list[int]:
         """Return the ids of a prompt.
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             Text, in which the texts of special ids become those ids, and before which
-            BOS comes if the vocabulary adds it; or ids, which are checked.
+            BOS comes if the vocabulary adds it; or ids, which are checked; or chat
+            messages, whose contents are never parsed for special ids.
+        chat : ChatTemplate, optional
+            The template for messages.
 
         Returns
         -------
@@ -469,18 +485,29 @@ class Vocab(ABC):
         Raises
         ------
         InvalidType, InvalidArgument
-            It is neither, or an id is not in the vocabulary; the message names which.
+            It is none of them, or an id is not in the vocabulary; the message names
+            which.
+        NotSupported
+            Messages, but no template; or see `ChatTemplate.ids`.
         """
         if isinstance(prompt, str):
             return self.encode(prompt, special=True, bos=True)
+        if is_messages(prompt):
+            if chat is None:
+                raise NotSupported(
+                    "messages are written by a model's template: pass chat=model.chat, "
+                    "or the prompt as text"
+                )
+            return chat.ids(prompt)
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise InvalidType(
-                f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
+                "a prompt must be a string, ids or messages; got "
+                f"{reprlib.repr(prompt)}"
             )
         if isinstance(prompt, np.ndarray):
             ids: list[int] = np.atleast_1d(prompt).tolist()
         else:
-            ids = list(prompt)
+            ids = list(cast("Iterable[int]", prompt))
         # One by one, at five times the cost, only for what is wrong or no plain int.
         plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
         if plain:
