@@ -35,6 +35,7 @@ from eliza.errors import (
     OutOfMemory,
 )
 from eliza.model import Model, load
+from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
 from eliza.session import Session, Step
 from eliza.vocab import Vocab
 
@@ -62,6 +63,9 @@ __all__ = [
     "Stats",
     "Step",
     "Subset",
+    "TokenTreeDescriptor",
+    "TokenTreeLeaf",
+    "TokenTreePayload",
     "Trie",
     "Vocab",
     "load",
