@@ -7,7 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
-from importlib.metadata import version as _version
+from typing import Any as _Any
 
 if _util.find_spec("eliza._trie") is None:
     raise ImportError(
@@ -15,6 +15,7 @@ if _util.find_spec("eliza._trie") is None:
         "package. Run `pip install .` in it and start Python somewhere else."
     )
 
+from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
@@ -68,9 +69,19 @@ __all__ = [
     "TokenTreePayload",
     "Trie",
     "Vocab",
+    "argmax_batch",
+    "bitmask_batch",
     "load",
+    "mask_batch",
 ]
 
-__version__ = _version("eliza")
-
 _logging.getLogger("eliza").addHandler(_logging.NullHandler())
+
+
+def __getattr__(name: str) -> _Any:
+    # Reading the version takes as long as importing all the rest: when asked only.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("eliza")
+    raise AttributeError(f"module 'eliza' has no attribute {name!r}")

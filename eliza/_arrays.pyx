@@ -33,5 +33,9 @@ cdef object ints_view(bytes raw):
     return frombuffer(raw, INT32)
 
 
+cdef object ints_new(int64_t n):
+    return empty(n, INT32)
+
+
 cdef object doubles_new(int64_t n):
     return empty(n, FLOAT64)

@@ -2,10 +2,7 @@
 
 cimport cython
 
-from cpython.buffer cimport Py_buffer
-
 from ._ingest cimport Ids
-from ._logits cimport row_t
 from ._position cimport bound_t, pos_t
 from ._types cimport index_t, token_t, trie_t
 
@@ -38,6 +35,5 @@ cdef class Cursor:
     cdef int ids(self, const token_t** ids, index_t* n) except -1
     # The same; NoCandidateError when done.
     cdef int open_ids(self, const token_t** ids, index_t* n) except -1
-    cdef int row(self, object logits, bint writable, Py_buffer* v, row_t* r) except -1
 
 cdef Cursor cursor_make(Bound bound)

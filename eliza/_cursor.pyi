@@ -1,5 +1,5 @@
 from enum import StrEnum
-from typing import Never, SupportsIndex, final
+from typing import Any, Literal, Never, SupportsIndex, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,9 @@ from typing_extensions import Buffer
 from eliza._trie import Trie
 
 __all__ = ["Cursor", "State"]
+
+_Words = TypeVar("_Words", bound=Buffer | NDArray[Any])
+_DType = Literal["bfloat16"] | None
 
 class State(StrEnum):
     ARMED = "ARMED"
@@ -41,8 +44,15 @@ class Cursor:
     def rollback(self, n: SupportsIndex = 1) -> None: ...
     def reset(self) -> None: ...
     def copy(self) -> Cursor: ...
-    def argmax(self, logits: Buffer) -> int: ...
-    def mask(self, logits: Buffer) -> None: ...
+    def argmax(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> int: ...
+    def mask(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> None: ...
+    @overload
+    def bitmask(self, out: None = None) -> NDArray[np.int32]: ...
+    @overload
+    def bitmask(self, out: _Words) -> _Words: ...
     def logprobs(
-        self, logits: Buffer, whole_row: bool = False
+        self,
+        logits: Buffer | NDArray[Any],
+        whole_row: bool = False,
+        dtype: _DType = None,
     ) -> NDArray[np.float64]: ...

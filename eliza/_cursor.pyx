@@ -1,7 +1,7 @@
 """Walking a trie under a constraint."""
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 from cpython.buffer cimport (
@@ -12,9 +12,9 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
-from ._arrays cimport doubles_new, ints_copy, ints_view
+from ._arrays cimport doubles_new, ints_copy, ints_new, ints_view
 from ._ingest cimport Ids, id_of, label, plain_int
-from ._logits cimport row_argmax, row_logprobs, row_mask, row_open, row_t
+from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
 from ._position cimport (
     BOUND_CONFLICT,
     BOUND_NO_EXIT,
@@ -33,6 +33,7 @@ from ._position cimport (
     pos_span,
     pos_t,
 )
+from ._rows cimport row_open, row_t, words_open
 from ._types cimport index_t, node_t, token_t, trie_t
 
 from enum import StrEnum
@@ -153,9 +154,6 @@ cdef class Cursor:
         if self.p.done:
             raise NoCandidateError("the choice is complete: no id follows it")
         return self.ids(ids, n)
-
-    cdef int row(self, object logits, bint writable, Py_buffer* v, row_t* r) except -1:
-        return row_open(logits, self.bound.b.trie.n_vocab, writable, v, r)
 
     @property
     def trie(self):
@@ -338,15 +336,17 @@ cdef class Cursor:
         return other
 
     @cython.critical_section
-    def argmax(self, logits):
+    def argmax(self, logits, dtype=None):
         """Return the allowed id with the highest logit.
 
         Logits of other ids are not read. NaN and -inf never win, +inf does.
 
         Parameters
         ----------
-        logits : buffer of float32, shape (n,)
-            A contiguous row, at least `Trie.n_vocab` long.
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Trie.n_vocab` long; it may have gaps.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Returns
         -------
@@ -358,7 +358,7 @@ cdef class Cursor:
         NoCandidateError
             Each allowed logit is NaN or -inf, or the choice is complete.
         InvalidArgument
-            The row has another type, shape or layout.
+            The row has another type or shape.
         """
         cdef const token_t* ids = NULL
         cdef index_t n = 0
@@ -366,7 +366,9 @@ cdef class Cursor:
         cdef row_t row
         cdef int64_t best
         self.open_ids(&ids, &n)
-        self.row(logits, False, &view, &row)
+        row_open(
+            logits, 1, self.bound.b.trie.n_vocab, False, dtype, &view, &row
+        )
         best = row_argmax(&row, ids, n)
         PyBuffer_Release(&view)
         if best < 0:
@@ -374,43 +376,83 @@ cdef class Cursor:
         return ids[best]
 
     @cython.critical_section
-    def mask(self, logits):
+    def mask(self, logits, dtype=None):
         """Put -inf, in place, at every id that is not allowed, and in the padding.
 
         Parameters
         ----------
-        logits : writable buffer of float32, shape (n,)
-            A contiguous row, at least `Trie.n_vocab` long. Allowed logits keep their
-            bits.
+        logits : writable buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Trie.n_vocab` long; it may have gaps. Allowed logits keep
+            their bits.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Raises
         ------
         NoCandidateError
             The choice is complete; the row is unchanged.
         InvalidArgument
-            The row has another type, shape or layout, or cannot be written to.
+            The row has another type or shape, or cannot be written to.
         """
         cdef const token_t* ids = NULL
         cdef index_t n = 0
         cdef Py_buffer view
         cdef row_t row
         self.open_ids(&ids, &n)
-        self.row(logits, True, &view, &row)
+        row_open(
+            logits, 1, self.bound.b.trie.n_vocab, True, dtype, &view, &row
+        )
         row_mask(&row, ids, n)
         PyBuffer_Release(&view)
 
     @cython.critical_section
-    def logprobs(self, logits, whole_row=False):
+    def bitmask(self, out=None):
+        """Write the allowed ids as bits: bit i % 32 of word i // 32 stands for id i.
+
+        This is the mask that xgrammar, llguidance and the engines around them take.
+
+        Parameters
+        ----------
+        out : writable buffer of int32, shape (n_words,), optional
+            At least ceil(Trie.n_vocab / 32) words without gaps; those beyond become 0.
+            A new array by default.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_words,), or `out`
+
+        Raises
+        ------
+        NoCandidateError
+            The choice is complete; `out` is unchanged.
+        InvalidArgument
+            `out` has another type or shape, or cannot be written to.
+        """
+        cdef const token_t* ids = NULL
+        cdef index_t n = 0
+        cdef Py_buffer view
+        self.open_ids(&ids, &n)
+        if out is None:
+            out = ints_new((self.bound.b.trie.n_vocab + 31) // 32)
+        words_open(out, 1, self.bound.b.trie.n_vocab, &view)
+        words_set(<uint32_t*>view.buf, view.shape[0], ids, n)
+        PyBuffer_Release(&view)
+        return out
+
+    @cython.critical_section
+    def logprobs(self, logits, whole_row=False, dtype=None):
         """Return the log probabilities of the allowed ids.
 
         Parameters
         ----------
-        logits : buffer of float32, shape (n,)
-            A contiguous row, at least `Trie.n_vocab` long. NaN counts as -inf; where
-            there is +inf, such ids share the whole probability.
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, at least `Trie.n_vocab` long; it may have gaps. NaN counts as -inf;
+            where there is +inf, such ids share the whole probability.
         whole_row : bool
             Whether to normalise over all ids below `Trie.n_vocab`, not only over the
             allowed ones.
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
 
         Returns
         -------
@@ -422,7 +464,7 @@ cdef class Cursor:
         NoCandidateError
             Each allowed logit is NaN or -inf, or the choice is complete.
         InvalidArgument
-            The row has another type, shape or layout.
+            The row has another type or shape.
         """
         cdef const token_t* ids = NULL
         cdef index_t n = 0
@@ -433,7 +475,9 @@ cdef class Cursor:
         out = doubles_new(n)
         PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
         try:
-            self.row(logits, False, &view, &row)
+            row_open(
+                logits, 1, self.bound.b.trie.n_vocab, False, dtype, &view, &row
+            )
             usable = row_logprobs(&row, ids, n, whole_row, <double*>target.buf)
             PyBuffer_Release(&view)
         finally:

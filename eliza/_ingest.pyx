@@ -41,6 +41,8 @@ cdef str place(str what, object name, int64_t at):
 
 
 cdef object plain_int(object value, str what):
+    if PyLong_CheckExact(value):
+        return value
     # np.bool_ passes PyIndex_Check in NumPy 1.
     if (
         PyBool_Check(value) or isinstance(value, np.bool_) or not PyIndex_Check(value)

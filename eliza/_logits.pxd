@@ -1,35 +1,37 @@
 """Kernels over the logits of allowed ids.
 
-A `row_t` is one checked row, borrowed from the caller until the buffer is released.
-The kernels take a list of ids, sorted and unique and all below the row's n_vocab, and
-never read a logit of another id. NaN counts as -inf everywhere.
+They take a checked row and a list of ids, sorted, unique and below the row's n_vocab,
+and do not read logits of other ids unless they say so. NaN counts as -inf everywhere.
 """
 
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 
-from cpython.buffer cimport Py_buffer
-
+from ._rows cimport row_t
 from ._types cimport index_t, token_t
 
-cdef struct row_t:
-    float *data
-    int64_t n                # length of the row; ids at n_vocab and above are padding
-    int64_t n_vocab
+# Write the logits of ids[n] to out[n], as they are.
+cdef void row_gather(
+    const row_t* row, const token_t* ids, index_t n, float* out
+) noexcept nogil
 
-# Take a row from a buffer. On success the caller releases `view` when done with the
-# row; otherwise nothing is held. InvalidType, InvalidArgument.
-cdef int row_open(
-    object logits, int64_t n_vocab, bint writable, Py_buffer* view, row_t* row
-) except -1
+# As row_argmax, for any row.
+cdef int64_t row_argmax_any(
+    const row_t* row, const token_t* ids, index_t n
+) noexcept nogil
 
 # In place: -inf at every other id and in the padding; survivors keep their bits.
 cdef void row_mask(const row_t* row, const token_t* ids, index_t n) noexcept nogil
 
-# log(sum(exp)) over the ids below n_vocab.
+# The ids as bits, the lowest bit of a word first; all others 0.
+cdef void words_set(
+    uint32_t* words, int64_t n_words, const token_t* ids, index_t n
+) noexcept nogil
+
+# log(sum(exp)) over all ids below n_vocab.
 cdef double row_lse(const row_t* row) noexcept nogil
 
-# Write the log-softmax of the ids, within them or over the whole row, to out[n]. False
+# Write the log-softmax of the ids, within them or the whole row below n_vocab. False
 # if no id has a logit above -inf. If some are +inf they share the whole probability.
 cdef bint row_logprobs(
     const row_t* row, const token_t* ids, index_t n, bint whole, double* out
@@ -44,9 +46,11 @@ cdef inline int64_t row_argmax(
     Four independent lanes: one lane waits for each comparison before the next and takes
     twice as long from 64 ids on.
     """
-    cdef const float* x = row.data
+    cdef const float* x = <const float*>row.data
     cdef float a0 = -INFINITY, a1 = a0, a2 = a0, a3 = a0, v0, v1, v2, v3
     cdef int64_t i = 0, b0 = -1, b1 = -1, b2 = -1, b3 = -1, end = n
+    if not row.flat:
+        return row_argmax_any(row, ids, n)
     while i + 4 <= end:
         v0 = x[ids[i]]
         v1 = x[ids[i + 1]]

@@ -1,4 +1,4 @@
-/* Work over whole rows of float32 logits: fill with -inf, log-sum-exp.
+/* Work over whole rows of logits: fill with -inf, log-sum-exp, half floats.
 
    Compiled twice on x86 with GCC or Clang, for the baseline and for AVX2 with FMA, and
    chosen at run time, so that one wheel serves all. GCC does not vectorise a plain
@@ -21,6 +21,35 @@ enum { ELIZA_LANES = 8, ELIZA_BLOCK = 256 };
 
 ELIZA_INLINE void fill_body(float *row, int64_t n) {
     for (int64_t i = 0; i < n; i++) row[i] = -INFINITY;
+}
+
+ELIZA_INLINE float eliza_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+ELIZA_INLINE float eliza_from_bf16(uint16_t x) {
+    return eliza_from_bits((uint32_t)x << 16);
+}
+
+/* Subnormals come out right by the multiplication, which shifts the exponent's bias. */
+ELIZA_INLINE float eliza_from_f16(uint16_t x) {
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = (uint32_t)(x & 0x7fff) << 13;
+    uint32_t special = rest >= 0x0f800000 ? 0x7f800000 : 0;  /* infinity or NaN */
+    float value = eliza_from_bits(rest) * 0x1p112f;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return eliza_from_bits(sign | special | bits);
+}
+
+/* Half floats without gaps as float32. */
+ELIZA_INLINE void f16_body(const uint16_t *x, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = eliza_from_f16(x[i]);
+}
+
+ELIZA_INLINE void bf16_body(const uint16_t *x, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = eliza_from_bf16(x[i]);
 }
 
 #if defined(__GNUC__)
@@ -119,6 +148,10 @@ ELIZA_INLINE double sum_exp_body(const float *x, int64_t n, float top) {
 #endif
 
 static void fill_base(float *row, int64_t n) { fill_body(row, n); }
+static void f16_base(const uint16_t *x, int64_t n, float *out) { f16_body(x, n, out); }
+static void bf16_base(const uint16_t *x, int64_t n, float *out) {
+    bf16_body(x, n, out);
+}
 static float max_base(const float *x, int64_t n) { return max_body(x, n); }
 static double sum_exp_base(const float *x, int64_t n, float top) {
     return sum_exp_body(x, n, top);
@@ -127,6 +160,12 @@ static double sum_exp_base(const float *x, int64_t n, float top) {
 #if defined(__GNUC__) && defined(__x86_64__)
 #define ELIZA_AVX2 __attribute__((target("avx2,fma")))
 ELIZA_AVX2 static void fill_avx2(float *row, int64_t n) { fill_body(row, n); }
+ELIZA_AVX2 static void f16_avx2(const uint16_t *x, int64_t n, float *out) {
+    f16_body(x, n, out);
+}
+ELIZA_AVX2 static void bf16_avx2(const uint16_t *x, int64_t n, float *out) {
+    bf16_body(x, n, out);
+}
 ELIZA_AVX2 static float max_avx2(const float *x, int64_t n) { return max_body(x, n); }
 ELIZA_AVX2 static double sum_exp_avx2(const float *x, int64_t n, float top) {
     return sum_exp_body(x, n, top);
@@ -143,13 +182,25 @@ static void eliza_detect(void) {}
 #define ELIZA_CALL(name, ...) name##_base(__VA_ARGS__)
 #endif
 
+/* Fill n float32 with -inf. */
 static inline void eliza_fill(float *row, int64_t n) { ELIZA_CALL(fill, row, n); }
 
-/* log(sum(exp(x))); -inf if no value is above -inf, +inf if one is +inf. */
-static inline double eliza_lse(const float *x, int64_t n) {
-    float top = ELIZA_CALL(max, x, n);
-    if (top == INFINITY || top == -INFINITY) return top;
-    return (double)top + log(ELIZA_CALL(sum_exp, x, n, top));
+static inline void eliza_read_f16(const uint16_t *x, int64_t n, float *out) {
+    ELIZA_CALL(f16, x, n, out);
+}
+
+static inline void eliza_read_bf16(const uint16_t *x, int64_t n, float *out) {
+    ELIZA_CALL(bf16, x, n, out);
+}
+
+/* The largest of n values, NaN counting as -inf. */
+static inline float eliza_max(const float *x, int64_t n) {
+    return ELIZA_CALL(max, x, n);
+}
+
+/* The sum of exp(x - top) for a finite top that no value exceeds. */
+static inline double eliza_sum_exp(const float *x, int64_t n, float top) {
+    return ELIZA_CALL(sum_exp, x, n, top);
 }
 
 #endif

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -209,12 +208,12 @@ class Model:
         mask = None if allow is None else choices.permitted(allow)[order]
         cursor = trie.cursor(exits=exits, allow=mask)
         session = self._own_session()
-        passes, positions = session.passes, session.positions
+        timeline = session.timeline
+        passes, positions = timeline.passes, timeline.positions
         reused = session.sync(prompt_ids)
         made = decide(
             session,
             cursor,
-            self.capabilities,
             method=method,
             ranking=ranking,
             delta=delta,
@@ -234,8 +233,8 @@ class Model:
             margin=margin,
             ranking=ranked,
             stats=Stats(
-                forward_passes=session.passes - passes,
-                positions=session.positions - positions,
+                forward_passes=timeline.passes - passes,
+                positions=timeline.positions - positions,
                 prompt_tokens=len(prompt_ids),
                 reused_tokens=reused,
                 decided=decided,
@@ -246,21 +245,18 @@ class Model:
 
     def _place(
         self, prompt: str | Iterable[int], choices: Choices, suffix: str
-    ) -> tuple[list[int], Trie, NDArray[np.intp]]:
+    ) -> tuple[list[int], Trie, NDArray[np.int32]]:
         """Return the ids of the prompt, the choices after it, and leaf -> choice."""
         if choices.trie is None:
             placed = self.vocab.place(prompt, choices.texts, suffix)
-            return list(placed.prompt_ids), placed.trie, placed.order
+            return placed.prompt_ids.tolist(), placed.trie, placed.order
         if suffix:
             raise InvalidArgument(
                 "suffix is for choices given as text; a set given by ids holds the "
                 "ids that end a choice itself (exits=)"
             )
-        if isinstance(prompt, str):
-            ids = self.vocab.encode(prompt, special=True, bos=self.vocab.adds_bos)
-        else:
-            ids = [int(i) for i in prompt]
-        return ids, choices.trie, np.arange(len(choices.trie))
+        ids = self.vocab.prompt_ids(prompt)
+        return ids, choices.trie, np.arange(len(choices.trie), dtype=np.int32)
 
     # -- generating --------------------------------------------------------------
 
@@ -290,8 +286,8 @@ class Model:
         return Session(
             self.backend.open(),
             self.vocab,
+            self.capabilities,
             lock=self._lock,
-            can_truncate=self.capabilities.truncate,
             max_tokens=max_tokens,
             stop=stop,
             check=self._check,
@@ -309,6 +305,8 @@ class Model:
 
         A cancelled task cancels the call: it ends within one piece of work.
         """
+        import asyncio  # takes as long as the rest of eliza, and few need it
+
         own = _AnyEvent(options.pop("cancel", None))
         task = asyncio.ensure_future(
             asyncio.to_thread(self.choose, prompt, choices, cancel=own, **options)

@@ -1,8 +1,8 @@
 """One generation: ids in, steps out. The only generation loop of eliza.
 
-A session drives one sequence of a backend. Ids that were chosen, forced ones included,
-wait in `_pending` and join the next batch, so that a forced run costs no pass of its
-own and nothing is decoded after the last choice.
+Ids that were chosen, forced ones included, wait in `_pending` and join the next batch,
+so that a forced run costs no pass of its own and nothing is decoded after the last
+choice.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from eliza.errors import (
     InvalidArgument,
     NoCandidateError,
 )
-from eliza.ledger import Ledger, plan_sync
 from eliza.textstream import TextStream
+from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from eliza.backends.base import Row, Sequence
+    from eliza.backends.base import Capabilities, Row, Sequence
     from eliza.constraint import Constraint
     from eliza.vocab import Vocab
 
@@ -76,10 +76,10 @@ class Session:
         The runtime's timeline; owned by the session.
     vocab : Vocab
         Its vocabulary.
+    capabilities : Capabilities
+        Of the sequence's backend.
     lock : context manager, optional
         Held during each call.
-    can_truncate : bool
-        Whether the sequence can be cut anywhere.
     max_tokens : int, optional
         The most ids to generate, forced ones included; None for no limit.
     stop : iterable of str
@@ -92,9 +92,9 @@ class Session:
         self,
         sequence: Sequence,
         vocab: Vocab,
+        capabilities: Capabilities,
         *,
         lock: threading.RLock | None = None,
-        can_truncate: bool = True,
         max_tokens: int | None = None,
         stop: Iterable[str] = (),
         check: Callable[[], None] | None = None,
@@ -104,20 +104,14 @@ class Session:
                 f"max_tokens is {max_tokens}; it must be 0 or more, or None"
             )
         self.vocab = vocab
-        self._sequence = sequence
+        self.timeline = Timeline(sequence, capabilities)
         self._lock = threading.RLock() if lock is None else lock
-        self._can_truncate = can_truncate
         self._max_tokens = max_tokens
         self._outer_check = check
         self._cancelled = threading.Event()
         self._closed = False
-        self._ledger = Ledger()
-        self._has_row = False
-        self._saved_row: Row | None = None
         self._text = TextStream(stop)
         self._constraint: Constraint | None = None
-        self.passes = 0
-        self.positions = 0
         self._restart()
         sequence.on_piece = self._check
 
@@ -140,22 +134,9 @@ class Session:
         return self.vocab.decode(self._ids)
 
     @property
-    def timeline(self) -> tuple[int, ...]:
+    def history(self) -> tuple[int, ...]:
         """All ids in order: prompt and generated, decoded or waiting."""
-        return (*self._ledger.ids, *self._pending)
-
-    @property
-    def position(self) -> int:
-        """The length of the timeline."""
-        return self._ledger.position + len(self._pending)
-
-    @property
-    def generation(self) -> int:
-        """A number that moves whenever ids are dropped.
-
-        `(generation, position)` names exact content.
-        """
-        return self._ledger.generation
+        return (*self.timeline.ids, *self._pending)
 
     @property
     def finish_reason(self) -> str | None:
@@ -181,16 +162,7 @@ class Session:
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
         with self._guard():
             self._restart()
-            plan = plan_sync(
-                self._ledger.ids,
-                prompt,
-                has_row=self._has_row or self._saved_row is not None,
-                can_truncate=self._can_truncate,
-            )
-            self._truncate(plan.keep)
-            if plan.keep < len(prompt):
-                self._decode(prompt[plan.keep :])
-            return plan.keep
+            return self.timeline.sync(prompt)
 
     def prefill(self, prompt: str | Iterable[int]) -> None:
         """Append a prompt: text, parsed with special tokens, or ids.
@@ -198,17 +170,14 @@ class Session:
         Text at the very start gets the begin-of-sequence id where the vocabulary
         wants one.
         """
-        if isinstance(prompt, str):
-            first = self.position == 0
-            ids = self.vocab.encode(
-                prompt, special=True, bos=first and self.vocab.adds_bos
-            )
+        if isinstance(prompt, str) and self.history:
+            ids = self.vocab.encode(prompt, special=True)
         else:
-            ids = [int(i) for i in prompt]
+            ids = self.vocab.prompt_ids(prompt)
         with self._guard():
             ids = [*self._pending, *ids]
             if ids:
-                self._decode(ids)
+                self.timeline.append(ids)
             self._restart()
 
     def set_constraint(self, constraint: Constraint) -> None:
@@ -345,61 +314,9 @@ class Session:
 
     def _row(self) -> Row:
         if self._pending:
-            self._decode(self._pending)
+            self.timeline.append(self._pending)
             self._pending = []
-        if self._saved_row is not None:
-            return self._saved_row
-        if not self._has_row:
-            raise InvalidArgument("nothing was prefilled: there are no logits yet")
-        return self._sequence.logits_window()
-
-    @contextmanager
-    def branching(self) -> Iterator[Sequence]:
-        """Lend the sequence for decoding a tree above the timeline.
-
-        The row of the last id is kept, so that generation goes on after it. The
-        lender counts passes and positions with `count`.
-        """
-        with self._guard():
-            self._saved_row = self._row().copy()
-            self._has_row = False
-            base = self._ledger.position
-            try:
-                yield self._sequence
-            finally:
-                self._sequence.clear_tree()
-                if self._sequence.position == base:
-                    pass
-                elif self._can_truncate:
-                    self._sequence.truncate(base)
-                else:
-                    self.rebuild()
-
-    def rebuild(self) -> None:
-        """Decode the timeline again, for a runtime that cannot cut it back."""
-        self._sequence.truncate(0)
-        self._sequence.decode(self._ledger.ids)
-        self.count(self._ledger.position)
-
-    def count(self, positions: int) -> None:
-        """Add a pass over so many positions to the counters."""
-        self.passes += 1
-        self.positions += positions
-
-    def _decode(self, ids: list[int]) -> None:
-        self._has_row = False  # a decode that fails may have computed a piece
-        self._sequence.decode(ids)
-        self._ledger.extend(ids)
-        self.count(len(ids))
-        self._has_row = True
-        self._saved_row = None
-
-    def _truncate(self, n: int) -> None:
-        if n < self._ledger.position:
-            self._sequence.truncate(n)
-            self._ledger.cut(n)
-            self._has_row = False
-            self._saved_row = None
+        return self.timeline.row()
 
     # -- ending ------------------------------------------------------------------
 
@@ -417,7 +334,7 @@ class Session:
         with self._guard():
             self._restart()
             self._constraint = None
-            self._truncate(0)
+            self.timeline.truncate(0)
 
     def close(self) -> None:
         """Free the sequence. May be called twice; other calls then raise `Closed`."""
@@ -425,7 +342,7 @@ class Session:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._sequence.close()
+                self.timeline.sequence.close()
 
     def __enter__(self) -> Self:
         return self
@@ -445,17 +362,8 @@ class Session:
     def _guard(self) -> Iterator[None]:
         with self._lock:
             self._check()
-            if self._sequence.position != self._ledger.position:
-                self._realign()
+            self.timeline.realign()
             yield
-
-    def _realign(self) -> None:
-        """Agree with the sequence again after an interrupt came in between."""
-        if self._sequence.position > self._ledger.position:
-            self._sequence.truncate(self._ledger.position if self._can_truncate else 0)
-        self._ledger.cut(self._sequence.position)
-        self._has_row = False
-        self._saved_row = None
 
 
 def free_argmax(row: Row) -> int:

@@ -8,7 +8,7 @@
 >>> sequence.decode([1, 2, 1])
 >>> sequence.logits_window()
 array([0., 0., 5.], dtype=float32)
->>> backend.calls
+>>> backend.calls[-1:]
 [Call(kind='decode', ids=(1, 2, 1), rows=1, position=0, sequence=0)]
 """
 

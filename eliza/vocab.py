@@ -8,7 +8,7 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 [3, 4, 5]
 >>> placed = vocab.place("Yes ", ["No", "Yes"])
 >>> placed.prompt_ids.tolist(), placed.trie.names
-([3, 4], ['Yes', 'No'])
+([3, 4], ('Yes', 'No'))
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Vocab(ABC):
     # -- choices -----------------------------------------------------------------------
 
     def place(
-        self, prompt: str | Sequence[int], choices: Sequence[str], suffix: str = ""
+        self, prompt: str | Iterable[int], choices: Sequence[str], suffix: str = ""
     ) -> Placement:
         """Find the ids of each choice as the tokenizer writes it after a prompt.
 
@@ -292,7 +292,7 @@ class Vocab(ABC):
 
         Parameters
         ----------
-        prompt : str or sequence of int
+        prompt : str or iterable of int
             The text before the choice; the texts of special ids in it become those
             ids, and BOS comes first if the vocabulary adds it. Or ids, which are taken
             as they are.
@@ -317,10 +317,7 @@ class Vocab(ABC):
         InvalidType
             The prompt, a choice or the suffix has a wrong type.
         """
-        if isinstance(prompt, str):
-            ids = self.encode(prompt, special=True, bos=True)
-        else:
-            ids = self._ids(prompt)
+        ids = self.prompt_ids(prompt)
         return place(self, ids, choices, suffix, rooted=True)
 
     def trie(self, names: Sequence[str], prefix: str = "", suffix: str = "") -> Trie:
@@ -349,13 +346,34 @@ class Vocab(ABC):
         """
         return place(self, self.encode(prefix), names, suffix, rooted=False).trie
 
-    def _ids(self, prompt: Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
+        """Return the ids of a prompt.
+
+        Parameters
+        ----------
+        prompt : str or iterable of int
+            Text, in which the texts of special ids become those ids, and before which
+            BOS comes if the vocabulary adds it; or ids, which are checked.
+
+        Returns
+        -------
+        list of int
+
+        Raises
+        ------
+        InvalidType, InvalidArgument
+            It is neither, or an id is not in the vocabulary; the message names which.
+        """
+        if isinstance(prompt, str):
+            return self.encode(prompt, special=True, bos=True)
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise InvalidType(
                 f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
             )
-        array = isinstance(prompt, np.ndarray)
-        ids = np.atleast_1d(prompt).tolist() if array else list(prompt)
+        if isinstance(prompt, np.ndarray):
+            ids: list[int] = np.atleast_1d(prompt).tolist()
+        else:
+            ids = list(prompt)
         # One by one, at five times the cost, only for what is wrong or no plain int.
         plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
         if plain:

@@ -11,7 +11,7 @@ from eliza.cli import main
 
 pytest.importorskip("llama_cpp")
 
-COMMAND = (sys.executable, "-m", "eliza.cli")
+COMMAND = (sys.executable, "-P", "-m", "eliza.cli")
 
 
 @pytest.fixture(scope="module")

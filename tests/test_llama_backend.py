@@ -500,6 +500,10 @@ def test_a_sequence_that_cannot_be_cut_back_is_empty_and_says_so(
         sequence.decode([7])
     assert "empty" in caught.value.__notes__[0]
     assert sequence.position == 0
+    sequence.decode([8, 9])
+    with pytest.raises(BackendError, match="it is empty now"):
+        sequence.truncate(1)
+    assert sequence.position == 0
     sequence.decode([8])
     assert_row(sequence.logits(), truth([8]))
 
@@ -679,5 +683,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_is_told(path):
     """K30: the threads that compute are not there; it must not hang."""
-    done = subprocess.run([sys.executable, "-c", FORK, path], timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FORK, path], timeout=60, check=False
+    )
     assert done.returncode == 17

@@ -166,7 +166,9 @@ assert "GOMP_SPINCOUNT" not in os.environ
 
 def test_imported_when_first_used():
     env = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
-    subprocess.run([sys.executable, "-c", IMPORT], check=True, env=env, timeout=60)
+    subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT], check=True, env=env, timeout=60
+    )
 
 
 # Files
@@ -235,6 +237,7 @@ def test_progress(path):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_progress_stops_the_load(path, error):
     before = current_callback()
+    threads = threading.active_count()
 
     def stop(fraction):
         raise error
@@ -242,7 +245,7 @@ def test_progress_stops_the_load(path, error):
     with pytest.raises(error):
         LlamaBackend(path, progress=stop)
     assert current_callback() == before
-    assert threading.active_count() == 1
+    assert threading.active_count() == threads
     LlamaBackend(path).close()
 
 
@@ -368,6 +371,24 @@ def test_closing_the_llama_closes_the_backend(llama):
     backend.close()
     with pytest.raises(Closed, match="the Llama is closed"):
         LlamaBackend.from_llama(llama)
+
+
+def test_a_vocabulary_outlives_its_backend_but_not_a_closed_llama(path, llama):
+    with LlamaBackend(path) as own, LlamaBackend.from_llama(llama) as borrowed:
+        vocabs = own.vocab, borrowed.vocab
+    gc.collect()
+    for vocab in vocabs:
+        assert vocab.decode(vocab.encode("Maybe")) == b"Maybe"
+    llama.close()
+    for call in (
+        lambda: vocabs[1].encode("Yes"),
+        lambda: vocabs[1].piece(300),
+        lambda: vocabs[1].is_special(300),
+        lambda: vocabs[1].eog,
+        lambda: vocabs[1].fingerprint,
+    ):
+        with pytest.raises(Closed, match="this vocabulary"):
+            call()
 
 
 def test_the_backend_keeps_the_llama_alive(path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import array
 import math
+import sys
 
 import numpy as np
 import pytest
+from rows import KINDS, bfloat16, make_row
 
-from eliza import Trie
+from eliza import Trie, argmax_batch
 from eliza._logits import log_sum_exp
 from eliza.errors import InvalidArgument, InvalidType, NoCandidateError
 
@@ -27,15 +29,17 @@ def kernels(cursor):
 @pytest.mark.parametrize(
     ("row", "kind", "message"),
     [
-        (np.zeros(0, np.float32), InvalidArgument, r"at least 32 long; .*shape \(0,\)"),
-        (np.zeros(31, np.float32), InvalidArgument, r"at least 32 long; .*\(31,\)"),
+        (np.zeros(0, np.float32), InvalidArgument, r"at least 32 long, .*shape \(0,\)"),
+        (np.zeros(31, np.float32), InvalidArgument, r"at least 32 long, .*\(31,\)"),
         (np.zeros((1, 32), np.float32), InvalidArgument, r"1-D, .*shape \(1, 32\)"),
         (np.zeros((32, 1), np.float32), InvalidArgument, r"1-D, .*shape \(32, 1\)"),
         (np.zeros((1, 1, 32), np.float32), InvalidArgument, r"\(1, 1, 32\)"),
         (np.zeros((2, 32), np.float32), InvalidArgument, r"shape \(2, 32\)"),
         (np.float32(1), InvalidArgument, r"shape \(\)"),
         (np.zeros(32), InvalidType, r"float64 .*convert it with \.astype"),
-        (np.zeros(32, np.int32), InvalidType, "dtype int32"),
+        (np.zeros(32, np.int32), InvalidType, "int32 .*dequantize it to float32"),
+        (np.zeros(32, np.int8), InvalidType, "int8 .*dequantize it to float32"),
+        (np.zeros(32, np.uint16), InvalidType, "dtype uint16"),
         (np.zeros(32, ">f4"), InvalidType, "dtype >f4"),
         (np.zeros(32, "f4,f4"), InvalidType, "dtype"),
         (np.zeros(32, object), InvalidType, "dtype object"),
@@ -64,14 +68,12 @@ def test_fc033_rows_that_are_taken(n):
         assert np.flatnonzero(np.asarray(form) > -np.inf).tolist() == [3, 5]
 
 
-def test_rows_with_gaps_or_off_their_alignment():
+def test_rows_off_their_alignment():
     cursor = cursor_of([3, 5])
-    wide = np.zeros(64, np.float32)
-    with pytest.raises(InvalidArgument, match="contiguous"):
-        cursor.argmax(wide[::2])
     odd = np.frombuffer(bytearray(133), np.uint8)[1:129].view(np.float32)
-    with pytest.raises(InvalidArgument, match="contiguous"):
-        cursor.argmax(odd)
+    for kernel in kernels(cursor):
+        with pytest.raises(InvalidArgument, match=r"not aligned .*: copy it"):
+            kernel(odd)
 
 
 def test_mask_needs_a_writable_row():
@@ -209,3 +211,115 @@ def test_log_sum_exp_of_equal_values_is_exact_to_rounding():
     for n in (2, 100, 152_064):
         row = np.full(n, 12.5, np.float32)
         assert abs(log_sum_exp(row) - (12.5 + math.log(n))) < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_fc027_types_agree(kind, step):
+    row = make_row([0.5, 2, 1, 3], kind, step)
+    for ids, best in (([0, 1, 2, 3], 3), ([0, 2], 2)):
+        cursor = cursor_of(ids, 4)
+        assert cursor.argmax(row.form, dtype=row.dtype) == best
+        np.testing.assert_allclose(
+            cursor.logprobs(row.form, dtype=row.dtype),
+            row.values[ids] - np.log(np.exp(row.values[ids].astype(float)).sum()),
+        )
+
+
+def test_fc027_bfloat16_by_its_name():
+    """Arrays of ml_dtypes, which NumPy cannot hand out as a buffer."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    row = np.array([0.5, 2, 1, 3], ml_dtypes.bfloat16)
+    cursor = cursor_of([0, 2], 4)
+    assert cursor.argmax(row) == 2
+    assert cursor.argmax(row, dtype="bfloat16") == 2
+    cursor.mask(row)
+    assert row.astype(float).tolist() == [0.5, -math.inf, 1, -math.inf]
+    assert argmax_batch(row[None, :], [cursor]).tolist() == [2]
+    with pytest.raises(InvalidType, match="dtype float8_e4m3fn"):
+        cursor.argmax(row.astype(ml_dtypes.float8_e4m3fn))
+
+
+class Foreign(np.ndarray):
+    """Like an array of another library: 16-bit cells, and a dtype that has a name."""
+
+    dtype = property(lambda self: self.name)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "mlx.core.bfloat16", "torch.bfloat16"])
+def test_fc027_bfloat16_of_another_library(name):
+    row = bfloat16([0.5, 2, 1, 3]).view(Foreign)
+    row.name = name
+    cursor = cursor_of([0, 2], 4)
+    assert cursor.argmax(row) == 2
+    row.name = "uint16"
+    with pytest.raises(InvalidType, match="dtype uint16"):
+        cursor.argmax(row)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bf16", 7])
+def test_dtype_is_checked(dtype):
+    row = np.zeros(V, np.float32)
+    with pytest.raises(InvalidArgument, match="dtype must be None or 'bfloat16'"):
+        cursor_of([3]).argmax(row, dtype=dtype)
+    assert sys.getrefcount(row) == 2
+
+
+def test_dtype_must_fit_the_row():
+    for form in (np.zeros(V, np.float32), np.zeros(V, np.float16), np.zeros(V, "i2")):
+        with pytest.raises(InvalidType, match="logits must be"):
+            cursor_of([3]).argmax(form, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    "logits", [{3: -65504, 5: 65504}, dict.fromkeys(range(8), -65504)]
+)
+def test_fc029_the_mask_fits_half_precision(logits):
+    row = np.zeros(8, np.float16)
+    for token, value in logits.items():
+        row[token] = value
+    cursor = cursor_of([3], 8)
+    assert cursor.argmax(row) == 3
+    cursor.mask(row)
+    assert row[3] == -65504
+    assert np.isneginf(np.delete(row, 3)).all()
+
+
+def test_fc030_quantized_logits_are_refused():
+    row = np.array([-128, 127, -128, 10, -20], np.int8)
+    for kernel in kernels(cursor_of([0, 2], 5)):
+        with pytest.raises(InvalidType, match=r"int8 .*dequantize it to float32"):
+            kernel(row)
+
+
+def test_every_half_float():
+    """All 65,536 of each kind read as NumPy reads them, through lse of one value."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    half = bits.view(np.float16)
+    for rows, exact, dtype in (
+        (half, half.astype(np.float32), None),
+        (bits, (bits.astype(np.uint32) << 16).view(np.float32), "bfloat16"),
+    ):
+        exact = np.where(np.isnan(exact), -math.inf, exact)
+        got = [log_sum_exp(rows[i : i + 1], dtype) for i in range(1 << 16)]
+        np.testing.assert_array_equal(np.array(got, np.float32), exact)
+
+
+def test_log_sum_exp_of_half_floats_and_gaps():
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(5000) * 5
+    for kind in KINDS:
+        for step in (1, 3, -1):
+            row = make_row(values, kind, step)
+            exact = math.log(np.exp(row.values.astype(float)).sum())
+            assert abs(log_sum_exp(row.form, row.dtype) - exact) < 2e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [1, 2])
+def test_infinite_logits_are_counted_in_every_form(kind, step):
+    values = np.zeros(600)
+    values[[3, 5, 599]] = math.inf
+    row = make_row(values, kind, step)
+    got = cursor_of([3, 4], 600).logprobs(row.form, True, dtype=row.dtype)
+    np.testing.assert_allclose(got, [-math.log(3), -math.inf])

@@ -52,7 +52,7 @@ def test_fc050_a_forced_run_comes_in_order():
     steps = run(session)
     assert session.ids == (30, 31, 32)
     assert steps[-1].finish_reason == "choice"
-    assert session.passes == 1  # the prompt's
+    assert session.timeline.passes == 1  # the prompt's
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_fc053_a_run_joins_the_next_batch_once():
     session = session_over(scripted(table, 3), cursor)
     run(session)
     assert session.ids == (11, 12, 13, 14, 16)
-    assert session.passes == 2
-    assert session.positions == 3 + 4
-    assert session.timeline == (*PROMPT, 11, 12, 13, 14, 16)
+    assert session.timeline.passes == 2
+    assert session.timeline.positions == 3 + 4
+    assert session.history == (*PROMPT, 11, 12, 13, 14, 16)
 
 
 def one_by_one(logits, reference, prompt, after=3):
@@ -131,9 +131,9 @@ def test_fc054_skipping_changes_nothing(leaves, seed):
     text = "".join(step.text for step in run(session))
     assert cursor.name == name
     session.clear_constraint()
-    while len(session.timeline) < len(history) and not session.next().final:
+    while len(session.history) < len(history) and not session.next().final:
         pass
-    assert list(session.timeline) == history
+    assert list(session.history) == history
     assert text == "".join(f"<{i}>" for i in history[3 : len(history) - len(free)])
     assert len(session.ids) == len(history) - 3
 
@@ -306,8 +306,8 @@ def test_sync_reuses_what_is_shared():
     assert session.sync([4, 5, 6, 7]) == 0
     assert session.sync([4, 5, 9]) == 2
     assert session.sync([4, 5, 9]) == 3  # nothing to do, its logits are at hand
-    assert session.positions == 4 + 1
-    assert session.timeline == (4, 5, 9)
+    assert session.timeline.positions == 4 + 1
+    assert session.history == (4, 5, 9)
     with pytest.raises(InvalidArgument, match="empty prompt"):
         session.sync([])
 
@@ -327,7 +327,7 @@ def test_overflow_leaves_the_session_usable():
     session.prefill([4] * 6)
     with pytest.raises(ContextOverflow):
         session.prefill([5] * 3)
-    assert session.timeline == (4,) * 6
+    assert session.history == (4,) * 6
     assert session.sync([4] * 6) in (5, 6)
     assert session.next().ids
 
@@ -354,7 +354,7 @@ def test_an_interrupt_between_sequence_and_ledger_is_mended():
     logits = hashed(3, 64)
     session = model_of(logits).open()
     session.prefill([4, 5])
-    session._sequence.decode([9, 9])  # as if a signal came before the ledger was told
+    session.timeline.sequence.decode([9, 9])  # a signal came in between
     assert session.sync([4, 5, 6]) == 2
     assert session.row().tolist() == logits((4, 5, 6)).tolist()
 

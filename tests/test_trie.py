@@ -503,6 +503,6 @@ assert small.cursor().allowed().tolist() == [1, 2]
     if not sys.platform.startswith("linux"):
         pytest.skip("limits the address space as Linux does")
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -74,9 +74,9 @@ class LlamaBackend:
 
     Notes
     -----
-    With `n_batch`, flash attention off, and f32 weights and cache, logits do not depend
-    on how ids are divided into decodes or trees beyond rounding (1e-5). On quantised
-    weights they do: see `llama_context`.
+    With f32 weights and cache and without flash attention, logits depend on how ids
+    are divided into decodes and trees by rounding alone (1e-5). With quantised weights
+    they depend on it by up to 0.7: see `llama_context`.
     """
 
     name = "llama.cpp"
@@ -166,9 +166,9 @@ class LlamaBackend:
         lib = model.lib
         self._context = make_context(model, options, base, on_gpu)
         self._model_id = _metadata(lib, model.pointer, b"general.name")
-        pointer = lib.llama_model_get_vocab(model.pointer)
-        self._vocab: LlamaVocab | None = LlamaVocab(
-            pointer,
+        kind = LlamaVocab if model.owner is None else _BorrowedVocab
+        self._vocab: LlamaVocab | None = kind(
+            lib.llama_model_get_vocab(model.pointer),
             keep_alive=model,
             pre_tokenizer=_metadata(lib, model.pointer, b"tokenizer.ggml.pre"),
         )
@@ -191,7 +191,7 @@ class LlamaBackend:
 
     @property
     def vocab(self) -> LlamaVocab:
-        """The model's vocabulary. It can still be used after `close`."""
+        """The model's vocabulary. Whoever holds it can use it after `close`."""
         if self._vocab is None:
             raise Closed("the llama.cpp backend is closed; load the model again")
         return self._vocab
@@ -229,6 +229,24 @@ class LlamaBackend:
     def __exit__(self, *exc: object) -> None:
         """Close it."""
         self.close()
+
+
+class _BorrowedVocab(LlamaVocab):
+    """The vocabulary of a model that a `llama_cpp.Llama` owns, and may close.
+
+    The address is where all calls to the library begin, so the check is there.
+    """
+
+    @property
+    def _pointer(self) -> int:
+        model = self._keep_alive
+        if isinstance(model, NativeModel) and model.owner.model is None:
+            raise Closed("the Llama is closed, and with it this vocabulary")
+        return self._address
+
+    @_pointer.setter
+    def _pointer(self, address: int) -> None:
+        self._address = address
 
 
 def _close_if_alive(ref: weakref.ref[LlamaBackend]) -> None:

@@ -46,7 +46,7 @@ class NativeModel:
         The `llama_cpp.Llama` that frees the model; without one, this object does.
     """
 
-    def __init__(self, lib: Any, pointer: int, owner: object = None) -> None:
+    def __init__(self, lib: Any, pointer: int, owner: Any = None) -> None:
         self.lib = lib
         self.pointer = pointer
         self.owner = owner

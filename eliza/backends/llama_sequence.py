@@ -10,7 +10,7 @@ import numpy as np
 
 from eliza.backends.base import TreeRoom, ids_array, parents_array
 from eliza.backends.llama_tree import Growth, Tree
-from eliza.errors import Closed, InvalidArgument, NotSupported
+from eliza.errors import BackendError, Closed, InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,6 +124,8 @@ class LlamaSequence:
             n is negative, or more than `position`.
         NotSupported
             The model keeps no past states: n can only be 0 or `position`.
+        BackendError
+            The runtime refused; the sequence is empty.
         """
         context = self._context
         with context.lock:
@@ -136,7 +138,10 @@ class LlamaSequence:
                 )
             self.clear_tree()
             self._rows = None
-            self._cut(n)
+            if not self._cut(n):
+                raise BackendError(
+                    f"llama.cpp could not cut the sequence back to {n}: it is empty now"
+                )
 
     def _cut(self, n: int) -> bool:
         """Drop the ids from n on, or all of them where that cannot be done."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from eliza._trie import Trie
@@ -214,6 +213,8 @@ def _text(i: int, entry: Any) -> str:
     if isinstance(entry, str):
         return entry
     if entry is None or isinstance(entry, (bool, int)):
+        import msgspec  # 5 ms, and most choices are strings
+
         return msgspec.json.encode(entry).decode()
     raise InvalidType(
         f"choices[{i}] is {entry!r} of type {type(entry).__name__}; "

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from eliza._cursor import Cursor
-    from eliza.backends.base import Capabilities
     from eliza.session import Session
 
 __all__ = ["Decision", "decide", "path_counts", "rank"]
@@ -47,7 +46,6 @@ class Decision:
 def decide(
     session: Session,
     cursor: Cursor,
-    capabilities: Capabilities,
     *,
     method: str,
     ranking: str | None,
@@ -61,8 +59,6 @@ def decide(
         Synchronised with the prompt.
     cursor : Cursor
         At the root; it is not moved.
-    capabilities : Capabilities
-        Of the session's backend.
     method, ranking, delta
         As for `Model.choose`, checked.
 
@@ -73,20 +69,17 @@ def decide(
     made: Decision | None = None
     scores: dict[int, float] | None = None
     if method == "exact" or ranking is not None:
-        with session.branching() as sequence:
-            row = session.row()
-
-            def tree() -> Tree:
-                return Tree(session, sequence, capabilities)
-
+        timeline = session.timeline
+        with timeline.branching() as row:
             if ranking is not None:
-                scores = score_all(tree(), cursor, row, whole=ranking == "whole")
+                whole = ranking == "whole"
+                scores = score_all(Tree(timeline), cursor, row, whole=whole)
             if method == "exact" and ranking == "whole" and scores:
                 leaf = min(scores, key=lambda i: (-scores[i], i))
                 made = _decision(leaf, scores[leaf])
             elif method == "exact":
-                step = capabilities.search_delta if delta is None else delta
-                found = best_whole(tree(), cursor, row, step)
+                step = timeline.capabilities.search_delta if delta is None else delta
+                found = best_whole(Tree(timeline), cursor, row, step)
                 made = _decision(found.leaf, found.logprob)
                 made.bounds = found.probability_bounds
     if made is None:

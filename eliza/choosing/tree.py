@@ -14,9 +14,9 @@ from eliza.errors import ContextOverflow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eliza.backends.base import Capabilities, Row, Sequence
-    from eliza.constraint import Constraint
-    from eliza.session import Session
+    from eliza._cursor import Cursor
+    from eliza.backends.base import Row, Sequence
+    from eliza.timeline import Timeline
 
 __all__ = ["Node", "Tree"]
 
@@ -30,7 +30,7 @@ class Node:
         The id.
     parent : Node or None
         The node before it; None at the end of the timeline.
-    cursor : Constraint
+    cursor : Cursor
         The constraint after the id.
     score : float
         Log score of the path up to and including the id.
@@ -39,7 +39,7 @@ class Node:
     __slots__ = ("cursor", "number", "parent", "score", "token", "wave")
 
     def __init__(
-        self, token: int, parent: Node | None, cursor: Constraint, score: float = 0.0
+        self, token: int, parent: Node | None, cursor: Cursor, score: float = 0.0
     ) -> None:
         self.token = token
         self.parent = parent
@@ -50,31 +50,26 @@ class Node:
 
 
 class Tree:
-    """The tree above one session's timeline.
+    """The tree above the end of a timeline.
 
     Parameters
     ----------
-    session : Session
-        Counts the passes.
-    sequence : Sequence
-        What `session.branching` lent; a tree it holds is cleared.
-    capabilities : Capabilities
-        Of its backend. Where it has no trees, one path after the other is decoded and
-        cut off again; where it cannot cut either, each path begins at the prompt.
+    timeline : Timeline
+        In its `branching` state; a tree that its sequence holds is cleared. Where the
+        runtime has no trees, one path after the other is decoded and cut off again;
+        where it cannot cut either, each path begins at the prompt.
     """
 
-    def __init__(
-        self, session: Session, sequence: Sequence, capabilities: Capabilities
-    ) -> None:
-        self._session = session
-        self._sequence = sequence
-        self._can_cut = capabilities.truncate
-        self._base = session.position
-        sequence.clear_tree()
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._sequence = timeline.sequence
+        self._base = timeline.position
+        self._sequence.clear_tree()
         self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
         self._live = 0
         self._chain: list[Node] = []
-        self.expand = self._expand_tree if capabilities.tree else self._expand_chains
+        tree = timeline.capabilities.tree
+        self.expand = self._expand_tree if tree else self._expand_chains
 
     def _expand_tree(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Row]]:
         """Decode nodes, parents first, and yield each with its logits.
@@ -121,7 +116,7 @@ class Tree:
             ids.append(node.token)
             parents.append(-1 if node.parent is None else node.parent.number)
         self._sequence.decode_tree(ids, parents)
-        self._session.count(len(ids))
+        self._timeline.count(len(ids))
         first = self._live
         self._live += len(ids)
         for node in batch.wanted:
@@ -148,7 +143,7 @@ class Tree:
             path.reverse()
             keep = self._cut_to(path, asked)
             self._sequence.decode_many([node.token for node in path[keep:]])
-            self._session.count(len(path) - keep)
+            self._timeline.count(len(path) - keep)
             self._chain = path
             for i, node in enumerate(path[keep:]):
                 if node in asked:
@@ -162,11 +157,9 @@ class Tree:
             if old is not new or new in asked:
                 break
             keep += 1
-        if self._can_cut:
-            self._sequence.truncate(self._base + keep)
-        elif keep < len(self._chain) or self._sequence.position != self._base + keep:
+        if not self._timeline.capabilities.truncate and keep < len(self._chain):
             keep = 0
-            self._session.rebuild()
+        self._timeline.unwind(self._base + keep)
         return keep
 
 

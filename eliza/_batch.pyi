@@ -1,0 +1,26 @@
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from eliza._cursor import Cursor
+
+__all__ = ["argmax_batch", "bitmask_batch", "mask_batch"]
+
+_DType = Literal["bfloat16"] | None
+
+def argmax_batch(
+    logits: Buffer | NDArray[Any],
+    cursors: Iterable[Cursor | None],
+    dtype: _DType = None,
+) -> NDArray[np.int32]: ...
+def mask_batch(
+    logits: Buffer | NDArray[Any],
+    cursors: Iterable[Cursor | None],
+    dtype: _DType = None,
+) -> None: ...
+def bitmask_batch(
+    out: Buffer | NDArray[Any], cursors: Iterable[Cursor | None]
+) -> None: ...
