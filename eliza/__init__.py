@@ -7,6 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _util.find_spec("eliza._trie") is None:
@@ -36,9 +37,11 @@ from eliza.errors import (
     OutOfMemory,
 )
 from eliza.model import Model, load
-from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
 from eliza.session import Session, Step
 from eliza.vocab import Vocab
+
+if _TYPE_CHECKING:
+    from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
 
 __all__ = [
     "AbiMismatch",
@@ -84,4 +87,8 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("eliza")
+    if name in ("TokenTreeDescriptor", "TokenTreeLeaf", "TokenTreePayload"):
+        from eliza import payload  # by itself a third of the time of the import
+
+        return getattr(payload, name)
     raise AttributeError(f"module 'eliza' has no attribute {name!r}")

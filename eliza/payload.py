@@ -21,7 +21,7 @@ import msgspec
 from eliza import rtkt
 from eliza._trie import Trie
 from eliza.errors import InvalidArgument, InvalidType
-from eliza.strict_json import read_json
+from eliza.strict_json import read_json, shorten
 
 __all__ = ["TokenTreeDescriptor", "TokenTreeLeaf", "TokenTreePayload"]
 
@@ -91,7 +91,7 @@ class TokenTreePayload:
             if j != i:
                 raise InvalidArgument(
                     f"{where}.path: descriptors[{j}] has the path "
-                    f"{descriptor.path!r} already; put their leaves into one"
+                    f"{shorten(descriptor.path)} already; put their leaves into one"
                 )
 
     # Reading and writing
@@ -192,8 +192,9 @@ class TokenTreePayload:
         """
         if isinstance(descriptor, TokenTreeDescriptor):
             if descriptor not in self._descriptors:
+                path = shorten(descriptor.path)
                 raise InvalidArgument(
-                    f"the descriptor of path {descriptor.path!r} is not in this payload"
+                    f"the descriptor of path {path} is not in this payload"
                 )
             descriptor = descriptor.path
         found = self._descriptors[self._index(descriptor)]
@@ -270,7 +271,7 @@ class TokenTreePayload:
                 _pairs(self._descriptors[i]), n_vocab=n_vocab, exits=exits
             )
         except InvalidArgument as error:
-            where = f"descriptors[{i}] ({self._descriptors[i].path!r})"
+            where = f"descriptors[{i}] ({shorten(self._descriptors[i].path)})"
             raise type(error)(f"{where}: {error}") from None
 
     def check_model(self, model_id: str) -> None:
@@ -285,11 +286,14 @@ class TokenTreePayload:
         ------
         InvalidArgument
             The names differ; the message has both.
+        InvalidType
+            `model_id` is no str.
         """
+        _of_type(model_id, str, "model_id")
         if self._model_id and self._model_id != model_id:
             raise InvalidArgument(
-                f"the payload was made for model {self._model_id!r}, and this is "
-                f"{model_id!r}: their tokenizers may differ"
+                f"the payload was made for model {shorten(self._model_id)}, and this "
+                f"is {shorten(model_id)}: their tokenizers may differ"
             )
 
     def _index(self, path: str | None) -> int:
@@ -298,10 +302,13 @@ class TokenTreePayload:
             return 0
         if path in paths:
             return paths.index(path)
-        known = ", ".join(map(repr, paths))
+        more = f" and {len(paths) - 10} more" if len(paths) > 10 else ""
+        known = ", ".join(map(shorten, paths[:10])) + more
         if path is None:
             raise InvalidArgument(f"which path? give one of {known}")
-        raise InvalidArgument(f"there is no path {path!r}; there is {known}")
+        raise InvalidArgument(
+            f"there is no path {shorten(str(path))}; there is {known}"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenTreePayload):
@@ -365,7 +372,7 @@ def _check_leaf(leaf: Any, where: str) -> None:
         raise InvalidArgument(f"{where}.name: it is empty; each leaf needs a name")
     tokens = _of_type(leaf.tokens, tuple, f"{where}.tokens")
     if not tokens:
-        raise InvalidArgument(f"{where}.tokens: {leaf.name!r} has no ids")
+        raise InvalidArgument(f"{where}.tokens: {shorten(leaf.name)} has no ids")
     for i, token in enumerate(tokens):
         _of_type(token, int, f"{where}.tokens[{i}]")
         if not 0 <= token < _TOP:
@@ -382,7 +389,7 @@ def _text(value: Any, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{where}: half a surrogate pair, at {error.start} in {text!r}"
+            f"{where}: half a surrogate pair, at {error.start} in {shorten(text)}"
         ) from None
     return text
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from eliza.errors import InvalidArgument, InvalidType
 
-__all__ = ["MAX_DEPTH", "read_json"]
+__all__ = ["MAX_DEPTH", "read_json", "shorten"]
 
 T = TypeVar("T")
 
@@ -89,6 +89,11 @@ def read_json(
     if keys != count(value):
         _check_keys(text)
     return value
+
+
+def shorten(text: str) -> str:
+    """Return how to write a string from a stranger in a message."""
+    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def _as_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
@@ -183,7 +188,7 @@ def _check_keys(text: bytes) -> None:
             key = msgspec.json.decode(token, type=str)
             if key in seen[-1]:
                 where = _path_at(text, match.start())
-                raise InvalidArgument(f"{where}the key {key!r} comes twice")
+                raise InvalidArgument(f"{where}the key {shorten(key)} comes twice")
             seen[-1].add(key)
 
 
@@ -203,7 +208,7 @@ def _path_at(text: bytes, end: int) -> str:
         else:
             path.pop()
     steps = [
-        f"[{step}]" if isinstance(step, int) else "." + msgspec.json.decode(step)
+        f"[{step}]" if isinstance(step, int) else f".{msgspec.json.decode(step)[:60]}"
         for step in path[:-1]
     ]
     return "".join(steps).removeprefix(".") + ": " if steps else ""
