@@ -23,9 +23,10 @@ cdef object FLOAT64 = np.dtype(np.float64)
 cdef object ints_copy(const token_t* values, int64_t n):
     cdef Py_buffer view
     out = empty(n, INT32)
-    PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
-    memcpy(view.buf, values, n * sizeof(token_t))
-    PyBuffer_Release(&view)
+    if n:                    # of no values there may be no pointer
+        PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
+        memcpy(view.buf, values, n * sizeof(token_t))
+        PyBuffer_Release(&view)
     return out
 
 

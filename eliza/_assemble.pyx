@@ -51,6 +51,8 @@ cdef int names_check(Sequences leaves) except -1:
     cdef const int64_t* start = leaves.start
     cdef int64_t i, j, length
     cdef dict first = {}
+    if <int64_t>len(set(leaves.names)) == leaves.n:
+        return 0
     for i in range(leaves.n):
         j = first.setdefault(leaves.names[i], i)
         length = start[i + 1] - start[i]
@@ -118,7 +120,7 @@ cdef int exits_store(trie_t* t, dict by_leaf) except -1:
     for leaf in range(t.n_leaves):
         t.exit_start[leaf] = t.n_exit_ids
         ids = merged.get(leaf)
-        if ids is not None:
+        if ids is not None and ids.n:
             memcpy(t.exit_ids + t.n_exit_ids, ids.data, ids.n * sizeof(token_t))
             t.n_exit_ids += <index_t>ids.n
     t.exit_start[t.n_leaves] = t.n_exit_ids

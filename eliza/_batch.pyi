@@ -9,18 +9,13 @@ from eliza._cursor import Cursor
 
 __all__ = ["argmax_batch", "bitmask_batch", "mask_batch"]
 
+_Array = Buffer | NDArray[Any]
 _DType = Literal["bfloat16"] | None
 
 def argmax_batch(
-    logits: Buffer | NDArray[Any],
-    cursors: Iterable[Cursor | None],
-    dtype: _DType = None,
+    logits: _Array, cursors: Iterable[Cursor | None], dtype: _DType = None
 ) -> NDArray[np.int32]: ...
 def mask_batch(
-    logits: Buffer | NDArray[Any],
-    cursors: Iterable[Cursor | None],
-    dtype: _DType = None,
+    logits: _Array, cursors: Iterable[Cursor | None], dtype: _DType = None
 ) -> None: ...
-def bitmask_batch(
-    out: Buffer | NDArray[Any], cursors: Iterable[Cursor | None]
-) -> None: ...
+def bitmask_batch(out: _Array, cursors: Iterable[Cursor | None]) -> None: ...

@@ -217,6 +217,7 @@ cdef int trie_build(
     cdef index_t* pool_start = <index_t*>malloc((<size_t>n + 1) * sizeof(index_t))
     cdef index_t* stack = <index_t*>malloc((<size_t>n + 2) * sizeof(index_t))
     trie.n_leaves = n
+    trie.trusted = True
     ok = draft_alloc(&draft, n) and pool_start != NULL and stack != NULL
     ok = ok and pool_fill(trie, ids, start, order, lcp, pool_start)
     if ok:

@@ -9,7 +9,8 @@ from eliza._trie import Trie
 
 __all__ = ["Cursor", "State"]
 
-_Words = TypeVar("_Words", bound=Buffer | NDArray[Any])
+_Array = Buffer | NDArray[Any]
+_Words = TypeVar("_Words", bound=_Array)
 _DType = Literal["bfloat16"] | None
 
 class State(StrEnum):
@@ -44,15 +45,22 @@ class Cursor:
     def rollback(self, n: SupportsIndex = 1) -> None: ...
     def reset(self) -> None: ...
     def copy(self) -> Cursor: ...
-    def argmax(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> int: ...
-    def mask(self, logits: Buffer | NDArray[Any], dtype: _DType = None) -> None: ...
+    def argmax(self, logits: _Array, dtype: _DType = None) -> int: ...
+    def sample(
+        self,
+        logits: _Array,
+        rng: np.random.Generator | np.random.BitGenerator,
+        temperature: float = 1.0,
+        top_k: SupportsIndex = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        dtype: _DType = None,
+    ) -> int: ...
+    def mask(self, logits: _Array, dtype: _DType = None) -> None: ...
     @overload
     def bitmask(self, out: None = None) -> NDArray[np.int32]: ...
     @overload
     def bitmask(self, out: _Words) -> _Words: ...
     def logprobs(
-        self,
-        logits: Buffer | NDArray[Any],
-        whole_row: bool = False,
-        dtype: _DType = None,
+        self, logits: _Array, whole_row: bool = False, dtype: _DType = None
     ) -> NDArray[np.float64]: ...

@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 
 from cpython.buffer cimport (
     PyBUF_WRITABLE,
@@ -13,13 +13,13 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ._arrays cimport doubles_new, ints_copy, ints_new, ints_view
-from ._ingest cimport Ids, id_of, label, plain_int
+from ._bound cimport Bound
+from ._check cimport damaged
+from ._ingest cimport id_of, plain_int
 from ._logits cimport row_argmax, row_logprobs, row_mask, words_set
 from ._position cimport (
-    BOUND_CONFLICT,
-    BOUND_NO_EXIT,
-    bound_check,
-    bound_fault,
+    STEP_DAMAGED,
+    STEP_OFF,
     live,
     path_copy,
     pos_accept,
@@ -32,9 +32,19 @@ from ._position cimport (
     pos_room,
     pos_span,
     pos_t,
+    step_t,
 )
 from ._rows cimport row_open, row_t, words_open
-from ._types cimport index_t, node_t, token_t, trie_t
+from ._sample cimport (
+    bit_generator_of,
+    bitgen_of,
+    bitgen_t,
+    options_read,
+    options_t,
+    row_sample,
+    sample_room,
+)
+from ._types cimport index_t, node_t, token_t
 
 from enum import StrEnum
 
@@ -52,47 +62,6 @@ cdef object KEY = object()   # what only this module can give to a constructor
 
 cdef enum:
     SHOWN_IDS = 8            # how many ids a message lists
-
-
-@cython.auto_pickle(False)
-cdef class Bound:
-    pass
-
-
-cdef str leaf_label(object trie, index_t leaf):
-    name = trie.name(leaf)
-    return label("leaf", leaf if name is None else name)
-
-
-cdef Bound bind(
-    object trie, const trie_t* t, object subset, const index_t* rank, Ids exits
-):
-    cdef Bound bound = Bound()
-    bound.trie = trie
-    bound.subset = subset
-    bound.exits = exits
-    bound.b.trie = t
-    bound.b.rank = rank
-    bound.b.exits = exits.data
-    bound.b.n_exits = <index_t>exits.n
-    return bound
-
-
-cdef int bound_verify(Bound bound) except -1:
-    cdef index_t leaf = 0, other = 0
-    cdef token_t id = 0
-    cdef bound_fault fault = bound_check(&bound.b, &leaf, &other, &id)
-    if fault == BOUND_NO_EXIT:
-        raise InvalidArgument(
-            f"{leaf_label(bound.trie, leaf)} is the beginning of other leaves and has "
-            "no exit id, so it could never come out: give exits="
-        )
-    if fault == BOUND_CONFLICT:
-        raise InvalidArgument(
-            f"exit id {id} of {leaf_label(bound.trie, leaf)} also leads on to "
-            f"{leaf_label(bound.trie, other)}"
-        )
-    return 0
 
 
 class State(StrEnum):
@@ -247,7 +216,8 @@ cdef class Cursor:
         """
         cdef pos_t end = self.p
         cdef bytes ids
-        pos_force(&self.bound.b, &end)
+        if not pos_force(&self.bound.b, &end):
+            raise damaged()
         ids = PyBytes_FromStringAndSize(
             NULL, (end.depth - self.p.depth) * sizeof(token_t)
         )
@@ -268,12 +238,15 @@ cdef class Cursor:
         """
         cdef const token_t* ids = NULL
         cdef index_t n = 0
+        cdef bint whole
         cdef Py_buffer view
         self.ids(&ids, &n)
         out = ints_copy(ids, n)
         PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
-        pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
+        whole = pos_completes(&self.bound.b, &self.p, ids, n, <token_t*>view.buf)
         PyBuffer_Release(&view)
+        if not whole:
+            raise damaged()
         return out
 
     @cython.critical_section
@@ -293,8 +266,11 @@ cdef class Cursor:
             It is no int, or outside of the vocabulary; the position is unchanged.
         """
         cdef token_t token = id_of(id, self.bound.b.trie.n_vocab, "accept", None, -1)
-        if not pos_accept(&self.bound.b, &self.p, token):
+        cdef step_t step = pos_accept(&self.bound.b, &self.p, token)
+        if step == STEP_OFF:
             raise off_path(self, token)
+        if step == STEP_DAMAGED:
+            raise damaged()
 
     @cython.critical_section
     def rollback(self, n=1):
@@ -374,6 +350,53 @@ cdef class Cursor:
         if best < 0:
             raise no_candidate(ids, n)
         return ids[best]
+
+    def sample(
+        self, logits, rng, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, dtype=None
+    ):
+        """Draw one of the allowed ids.
+
+        The filters work over the allowed ids, in the order of the parameters.
+
+        Parameters
+        ----------
+        logits : buffer of float32, float16 or bfloat16, shape (n,)
+            A row, as in `argmax`. NaN counts as -inf; where there is +inf, such ids
+            share the whole probability.
+        rng : numpy.random.Generator or BitGenerator
+            Gives one double if two or more ids are left, else it is not used.
+        temperature : float
+            Divides the logits; finite. 0 takes the argmax.
+        top_k : int
+            Keep the k most probable ids, ties to the lowest id; 0 keeps all.
+        top_p : float
+            Keep the fewest most probable ids that together reach this share of what is
+            left; in (0, 1].
+        min_p : float
+            Drop ids less probable than this times the most probable one; in [0, 1].
+        dtype : {None, "bfloat16"}
+            "bfloat16" if the row holds its bits as uint16.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NoCandidateError
+            Each allowed logit is NaN or -inf, or the choice is complete.
+        InvalidArgument
+            An option is out of range; the row has another type or shape.
+        """
+        cdef options_t options
+        cdef bitgen_t* bits
+        options_read(&options, temperature, top_k, top_p, min_p)
+        source = bit_generator_of(rng)
+        bits = bitgen_of(source)
+        # The generator's lock first: waiting for it must not let go of the cursor.
+        with source.lock:
+            with cython.critical_section(self):
+                return sample_one(self, logits, dtype, &options, bits)
 
     @cython.critical_section
     def mask(self, logits, dtype=None):
@@ -491,6 +514,29 @@ cdef class Cursor:
             f"<Cursor {self.state} after {self.depth} ids, "
             f"{self.remaining()} leaves possible>"
         )
+
+
+cdef object sample_one(
+    Cursor cursor, object logits, object dtype, const options_t* options, bitgen_t* bits
+):
+    cdef const token_t* ids = NULL
+    cdef index_t n = 0
+    cdef Py_buffer view
+    cdef row_t row
+    cdef int64_t drawn = -1
+    cdef void* room
+    cursor.open_ids(&ids, &n)
+    row_open(logits, 1, cursor.bound.b.trie.n_vocab, False, dtype, &view, &row)
+    room = malloc(sample_room(n))
+    if room != NULL:
+        drawn = row_sample(&row, ids, n, options, room, bits)
+    PyBuffer_Release(&view)
+    free(room)
+    if room == NULL:
+        raise OutOfMemory(f"no memory to draw from {n} ids")
+    if drawn < 0:
+        raise no_candidate(ids, n)
+    return ids[drawn]
 
 
 cdef object off_path(Cursor cursor, token_t id):

@@ -5,6 +5,6 @@ from typing_extensions import Buffer
 
 __all__ = ["log_sum_exp"]
 
-def log_sum_exp(
-    row: Buffer | NDArray[Any], dtype: Literal["bfloat16"] | None = None
-) -> float: ...
+_Array = Buffer | NDArray[Any]
+
+def log_sum_exp(row: _Array, dtype: Literal["bfloat16"] | None = None) -> float: ...

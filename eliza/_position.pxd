@@ -4,7 +4,8 @@
     pos_t      where: 16 bytes, copied by value
 
 Every function that takes both trusts them: the bound was checked when it was made
-(`bound_check`), and a position is only changed by functions from here.
+(`bound_check`), and a position is only changed by functions from here. In a trie from a
+file each node is checked when a position enters it, before anything else is read there.
 
 A leaf is *live* if the bound permits it. A point *may exit* where a live leaf ends and
 other live ones go on: there its exit ids are allowed too. A position is *done* at the
@@ -13,6 +14,7 @@ end of a live leaf that no live one continues, or after an exit id.
 
 from libc.string cimport memcpy
 
+from ._check cimport node_check
 from ._types cimport DEPTH_BITS, index_t, node_t, token_t, trie_t
 
 cdef struct bound_t:
@@ -26,6 +28,13 @@ cdef struct pos_t:           # 16 bytes
     index_t depth            # ids accepted, an exit id aside
     token_t exit             # the exit id accepted, or -1
     index_t done
+
+
+# What became of a step.
+cdef enum step_t:
+    STEP_DAMAGED = -1        # the file that the trie is from is not what it was
+    STEP_OFF = 0             # the id is not allowed; the position is unchanged
+    STEP_DONE = 1
 
 
 cdef inline index_t node_depth(const node_t* n) noexcept nogil:
@@ -111,32 +120,38 @@ cdef inline bint is_exit(const bound_t* b, index_t leaf, token_t id) noexcept no
     return has_id(own, n, id) or has_id(b.exits, b.n_exits, id)
 
 
-cdef inline bint pos_accept(const bound_t* b, pos_t* p, token_t id) noexcept nogil:
-    """Go on by id; False, and nothing changed, if it is not allowed."""
+cdef inline bint may_enter(const trie_t* t, index_t i) noexcept nogil:
+    return t.trusted or node_check(t, i)
+
+
+cdef inline step_t pos_accept(const bound_t* b, pos_t* p, token_t id) noexcept nogil:
+    """Go on by id. The position is only changed by STEP_DONE."""
     cdef const trie_t* t = b.trie
     cdef const node_t* n = t.node + p.node
     cdef index_t child
     if p.done:
-        return False
+        return STEP_OFF
     if p.depth < node_depth(n):
         if t.pool[n.run + p.depth - run_from(t, p.node)] != id:
-            return False
+            return STEP_OFF
     else:
         child = find_child(t, n, id)
         if child and live(b, t.node[child].lo, t.node[child].hi):
+            if not may_enter(t, child):
+                return STEP_DAMAGED
             p.node = child
             n = t.node + child
         elif may_exit(b, n) and is_exit(b, n.lo, id):
             p.exit = id
             p.done = True
-            return True
+            return STEP_DONE
         else:
-            return False
+            return STEP_OFF
     p.depth += 1
     p.done = (
         p.depth == node_depth(n) and live_leaf_at(b, n) and live(b, n.lo, n.hi) == 1
     )
-    return True
+    return STEP_DONE
 
 
 cdef inline index_t pos_length(const pos_t* p) noexcept nogil:
@@ -200,8 +215,8 @@ cdef inline index_t only_child(const bound_t* b, const node_t* n) noexcept nogil
     return child if last < t.node[child].hi else 0
 
 
-# Move to where the next choice or a possible exit is.
-cdef void pos_force(const bound_t* b, pos_t* p) noexcept nogil
+# Move to where the next choice or a possible exit is; False if the trie is damaged.
+cdef bint pos_force(const bound_t* b, pos_t* p) noexcept nogil
 
 # The most ids that may be allowed at p.
 cdef index_t pos_room(const bound_t* b, const pos_t* p) noexcept nogil
@@ -212,8 +227,9 @@ cdef index_t pos_gather(
     const bound_t* b, const pos_t* p, token_t* out
 ) noexcept nogil
 
-# For each id allowed at p, the leaf that it completes, or -1.
-cdef void pos_completes(
+# For each id allowed at p, the leaf that it completes, or -1; False if the trie is
+# damaged.
+cdef bint pos_completes(
     const bound_t* b, const pos_t* p, const token_t* ids, index_t n, token_t* out
 ) noexcept nogil
 
@@ -262,6 +278,7 @@ cdef enum bound_fault:
     BOUND_OK
     BOUND_NO_EXIT            # leaf, which others continue, has no exit id
     BOUND_CONFLICT           # exit id of leaf also leads on to leaf `other`
+    BOUND_DAMAGED            # the file that the trie is from is not what it was
 
 cdef bound_fault bound_check(
     const bound_t* b, index_t* leaf, index_t* other, token_t* id

@@ -8,20 +8,23 @@ cdef enum:
     SPARSE = 16              # fewer live leaves than children / 16: look each one up
 
 
-cdef void pos_force(const bound_t* b, pos_t* p) noexcept nogil:
+cdef bint pos_force(const bound_t* b, pos_t* p) noexcept nogil:
     cdef const node_t* n = b.trie.node + p.node
     cdef index_t child
     while not p.done:
         if p.depth == node_depth(n):
             if may_exit(b, n):
-                return
+                return True
             child = only_child(b, n)
             if child == 0:
-                return
+                return True
+            if not may_enter(b.trie, child):
+                return False
             p.node = child
             n = b.trie.node + child
         p.depth = node_depth(n)
         p.done = live_leaf_at(b, n) and live(b, n.lo, n.hi) == 1
+    return True
 
 
 cdef index_t pos_room(const bound_t* b, const pos_t* p) noexcept nogil:
@@ -89,15 +92,17 @@ cdef index_t pos_gather(
     return count
 
 
-cdef void pos_completes(
+cdef bint pos_completes(
     const bound_t* b, const pos_t* p, const token_t* ids, index_t n, token_t* out
 ) noexcept nogil:
     cdef pos_t next
     cdef index_t i
     for i in range(n):
         next = p[0]
-        pos_accept(b, &next, ids[i])
+        if pos_accept(b, &next, ids[i]) == STEP_DAMAGED:
+            return False
         out[i] = <token_t>b.trie.node[next.node].lo if next.done else -1
+    return True
 
 
 cdef index_t conflicting(
@@ -119,7 +124,11 @@ cdef bound_fault bound_check(
     cdef const node_t* n
     cdef const token_t* own
     cdef index_t i, at, child, n_own
+    if not may_enter(t, 0):
+        return BOUND_DAMAGED
     for i in range(t.n_inner):
+        if not may_enter(t, t.inner[i]):
+            return BOUND_DAMAGED
         n = t.node + t.inner[i]
         if not may_exit(b, n):
             continue

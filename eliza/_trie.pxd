@@ -2,6 +2,7 @@
 
 cimport cython
 
+from ._image cimport Image
 from ._ingest cimport Ids
 from ._names cimport Names
 from ._types cimport index_t, trie_t
@@ -10,7 +11,9 @@ from ._types cimport index_t, trie_t
 @cython.final
 cdef class Trie:
     # Immutable once made, `passed` aside.
-    cdef trie_t t            # owned
+    cdef trie_t t            # arrays owned, or parts of image
+    cdef Image image         # None: built here
+    cdef bint owned
     cdef Names name_table    # None: made without names
     cdef bytes tokenizer     # the tokenizer's fingerprint, or b""
     cdef Ids passed          # cursor exits that the last check found right, or None

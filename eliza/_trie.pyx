@@ -3,12 +3,16 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ._arrays cimport ints_copy, ints_view
 from ._assemble cimport Order, assemble
+from ._bound cimport Bound, bind, bound_verify
 from ._build cimport trie_free
-from ._cursor cimport Bound, bind, bound_verify, cursor_make
+from ._check cimport damaged, leaf_check
+from ._cursor cimport cursor_make
+from ._image cimport Image, image_make, image_open
 from ._ingest cimport (
     Ids,
     Sequences,
@@ -24,7 +28,11 @@ from ._position cimport leaf_exits, node_depth, path_copy
 from ._subset cimport Subset, subset_make
 from ._types cimport index_t, node_t, token_t, trie_t
 
-from .errors import InvalidArgument, InvalidType
+import os
+from mmap import ACCESS_READ, mmap
+
+from ._atomic import write_atomically
+from .errors import BundleError, InvalidArgument, InvalidType
 
 __all__ = ["Trie", "from_arrays_with_order"]
 
@@ -43,9 +51,19 @@ cdef bytes fingerprint_of(object fingerprint):
 cdef Trie trie_make(Sequences leaves, object exits, object fingerprint, Order order):
     cdef Trie trie = Trie.__new__(Trie, KEY)
     trie.tokenizer = fingerprint_of(fingerprint)
+    trie.owned = True
     assemble(leaves, exits, order, &trie.t)
     if leaves.names is not None:
         trie.name_table = names_make(leaves.names, order.order, order.n)
+    return trie
+
+
+cdef Trie trie_from(Image image):
+    cdef Trie trie = Trie.__new__(Trie, KEY)
+    trie.image = image
+    trie.t = image.t
+    trie.name_table = image.names
+    trie.tokenizer = image.fingerprint
     return trie
 
 
@@ -77,7 +95,8 @@ cdef class Trie:
             )
 
     def __dealloc__(self):
-        trie_free(&self.t)
+        if self.owned:
+            trie_free(&self.t)
 
     @staticmethod
     def from_tokens(leaves, *, n_vocab, exits=None, fingerprint=b""):
@@ -151,6 +170,115 @@ cdef class Trie:
             read, read_all_exits(exits, read, False), fingerprint, Order()
         )
 
+    @staticmethod
+    def from_bytes(data):
+        """Make a trie from what `to_bytes` gave, checking everything in it.
+
+        Parameters
+        ----------
+        data : bytes-like
+            It is copied unless it is bytes.
+
+        Returns
+        -------
+        Trie
+
+        Raises
+        ------
+        BundleError
+            It is no trie, of another version, cut short, or damaged.
+        """
+        cdef Image image
+        if not PyObject_CheckBuffer(data):
+            raise InvalidType(f"a trie's bytes are bytes, got {type(data).__name__}")
+        image = image_open(bytes(data))
+        image.verify()
+        return trie_from(image)
+
+    @staticmethod
+    def open(path):
+        """Map a file that `save` wrote into memory; nothing is read ahead of its use.
+
+        Only the header and the sizes are checked here, and each node when a cursor
+        enters it, so that a damaged file raises and never reads outside of itself. A
+        changed id that fits in its place goes unnoticed: `verify` finds that.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file. It must not be changed in place while it is mapped; `save`
+            replaces it.
+
+        Returns
+        -------
+        Trie
+
+        Raises
+        ------
+        BundleError
+            It is no trie, of another version, cut short, or damaged.
+        OSError
+            It cannot be opened.
+        """
+        with open(path, "rb") as file:
+            empty = os.fstat(file.fileno()).st_size == 0
+            data = b"" if empty else mmap(file.fileno(), 0, access=ACCESS_READ)
+        try:
+            return trie_from(image_open(data))
+        except BundleError as error:
+            raise BundleError(f"{os.fspath(path)}: {error}") from None
+
+    def to_bytes(self):
+        """Return the trie as bytes, for `from_bytes`.
+
+        Returns
+        -------
+        bytes
+            In the format that `_image.pxd` describes, and in the byte order of this
+            machine.
+        """
+        return image_make(&self.t, self.name_table, self.tokenizer)
+
+    def save(self, path):
+        """Write the trie to a file, for `open`.
+
+        Whoever opens the file meanwhile finds the old one or the new one, whole.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            Permissions follow the umask.
+
+        Raises
+        ------
+        OSError
+            It cannot be written; what was there before is still there.
+        """
+        write_atomically(path, self.to_bytes(), 0o666)
+
+    def verify(self):
+        """Check everything in a trie that `open` made: 35 ms for a million leaves.
+
+        From then on nodes are not checked again when cursors enter them.
+
+        Raises
+        ------
+        BundleError
+            The file is damaged.
+        """
+        if self.image is not None and not self.t.trusted:
+            self.image.verify()
+            self.t.trusted = True
+
+    def __reduce__(self):
+        return Trie.from_bytes, (self.to_bytes(),)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
     def __len__(self):
         return self.t.n_leaves
 
@@ -211,6 +339,8 @@ cdef class Trie:
             raise InvalidArgument(
                 f"leaf {number} is outside [0, {self.t.n_leaves})"
             )
+        if not self.t.trusted and not leaf_check(&self.t, number):
+            raise damaged()
         return number
 
     def name(self, leaf):
@@ -241,9 +371,10 @@ cdef class Trie:
         -------
         tuple of int
         """
-        cdef index_t node = self.t.leaf_node[self.leaf_of(leaf)]
-        cdef index_t depth = node_depth(self.t.node + node)
-        cdef bytes ids = PyBytes_FromStringAndSize(NULL, depth * sizeof(token_t))
+        cdef index_t node = self.t.leaf_node[self.leaf_of(leaf)], depth
+        cdef bytes ids
+        depth = node_depth(self.t.node + node)
+        ids = PyBytes_FromStringAndSize(NULL, depth * sizeof(token_t))
         path_copy(&self.t, node, 0, depth, <token_t*>PyBytes_AS_STRING(ids))
         return tuple(ints_view(ids).tolist())
 

@@ -33,6 +33,7 @@ cdef struct trie_t:
     index_t n_exit_ids
     index_t max_depth        # length of the longest leaf
     token_t n_vocab
+    bint trusted             # False: from a file, nodes are checked when entered
     node_t *node             # [n_nodes + 1], the last only closes child ranges
     token_t *key             # [n_nodes] first id of the run into a node; -1 at the root
     token_t *pool            # [n_pool] of leaf i, what leaf i - 1 does not start with

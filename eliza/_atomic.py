@@ -1,0 +1,55 @@
+"""Files that are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int) -> None:
+    """Write a file under another name, sync it, and rename it.
+
+    Whoever opens `path` finds what was there before or all of `data`, also after a
+    crash. After an error nothing is left behind.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Where the file goes; what is there is replaced.
+    data : bytes
+        What it holds.
+    mode : int
+        Permissions, less the umask.
+
+    Raises
+    ------
+    OSError
+        It could not be written.
+    """
+    path = os.fspath(path)
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(temporary, flags, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_folder(folder or os.curdir)
+
+
+def sync_folder(folder: str) -> None:
+    """Make a rename in a folder last, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
