@@ -140,8 +140,8 @@ def _survey(text: bytes) -> int:
 
     A decoder goes down by recursion, up to a limit that a small stack does not last
     for, so this comes first. Up to the first fault in the text the answer is right;
-    further the decoder does not go. Memory: a few hundred kilobytes. Time: less than
-    decoding takes (a loop over the matches of `_STEP` would take 20 times as long).
+    further the decoder does not go. It takes 0.04 s and a few megabytes for 8 MB of
+    text, which a loop over the matches of `_STEP` takes 0.4 s for.
     """
     depth = colons = 0
     inside = escaped = False  # a string; the first byte of the chunk
@@ -182,8 +182,10 @@ def _check_keys(text: bytes) -> None:
     seen: list[set[str]] = []  # the keys of each object around
     for match in _KEY.finditer(text):
         token, colon = match.groups()
-        if token is None:
-            seen.append(set()) if match[0] == b"{" else seen.pop()
+        if match[0] == b"{":
+            seen.append(set())
+        elif match[0] == b"}":
+            seen.pop()
         elif colon:
             key = msgspec.json.decode(token, type=str)
             if key in seen[-1]:

@@ -50,9 +50,9 @@ def show(capsys, tmp_path):
 
 def test_a_small_tree(show):
     assert show(payload_of(ACTIONS)) == (
-        "action, made for model m: 5 choices (exit ids needed: some choices go on)\n"
-        "13 tokens, the longest choice has 4; 46.2% are forced\n"
-        "6 nodes, 2 of them branching points; "
+        "action: 5 choices for model m; some go on where others end\n"
+        "13 tokens, 4 in the longest choice; 46.2% are forced\n"
+        "6 nodes, 2 branching points; "
         f"{payload_of(ACTIONS).trie(n_vocab=33).nbytes} bytes\n"
         "ids lie below 33 (the largest id + 1)\n"
         "\n"
@@ -67,13 +67,13 @@ def test_a_small_tree(show):
 
 def test_a_single_choice_is_all_forced(show):
     out = show(payload_of({"only": [7, 8, 9]}))
-    assert "3 tokens, the longest choice has 3; 100.0% are forced\n" in out
+    assert "3 tokens, 3 in the longest choice; 100.0% are forced\n" in out
     assert out.endswith("\n\n1 way, 1 choice\n└── (7 8 9)  only\n")
 
 
 def test_rtkt_is_told_from_json(show):
     out = show(payload_of(ACTIONS).to_rtkt())
-    assert out.startswith("action: 5 choices (exit")
+    assert out.startswith("action: 5 choices; some go on")
     assert "├── 20  20\n" in out
     assert "│   └── 13 (14)  10,11,13,14\n" in out
 
@@ -91,7 +91,7 @@ def test_paths(show):
     one, two = payload_of(ACTIONS), payload_of({"a": [1], "b": [2]}, "contexts[]")
     both = TokenTreePayload("m", one.descriptors + two.descriptors)
     out = show(both)
-    assert out.index("action, made") < out.index("contexts[], made")
+    assert out.index("action: 5") < out.index("contexts[]: 2")
     assert out.count("ids lie below 33 (the largest id + 1)") == 2
     out = show(both, "--path", "contexts[]")
     assert "action" not in out
@@ -150,12 +150,35 @@ def test_json(show):
     }
     assert nodes == [
         {"ids": [], "choices": 5, "children": [1, 4, 5]},
-        {"ids": [10, 11], "choices": 3, "name": "SEND", "children": [2, 3]},
-        {"ids": [12], "choices": 1, "name": "SEND_EMAIL", "children": []},
-        {"ids": [13, 14], "choices": 1, "name": "SEND_MESSAGE", "children": []},
-        {"ids": [20], "choices": 1, "name": "REPLY", "children": []},
-        {"ids": [30, 31, 32], "choices": 1, "name": "IGNORE", "children": []},
+        {"ids": [10, 11], "choices": 3, "children": [2, 3], **leaf(0, "SEND")},
+        {"ids": [12], "choices": 1, "children": [], **leaf(1, "SEND_EMAIL")},
+        {"ids": [13, 14], "choices": 1, "children": [], **leaf(2, "SEND_MESSAGE")},
+        {"ids": [20], "choices": 1, "children": [], **leaf(3, "REPLY")},
+        {"ids": [30, 31, 32], "choices": 1, "children": [], **leaf(4, "IGNORE")},
     ]
+
+
+def leaf(number, name):
+    return {"leaf": number, "name": name}
+
+
+def test_a_saved_trie(show):
+    trie = Trie.from_tokens(ACTIONS, n_vocab=500, exits=[2])
+    out = show(trie.to_bytes())
+    assert out.startswith("5 choices; some go on where others end\n")
+    assert "ids lie below 500 (the trie's own)\n" in out
+    assert "├── 20  REPLY\n" in out
+    assert '[label="trie", shape=plaintext]' in show(trie.to_bytes(), "--dot")
+    document = json.loads(show(trie.to_bytes(), "--json"))
+    assert document["model_id"] == ""
+    assert document["trees"][0]["path"] is None
+    unnamed = Trie.from_arrays([5, 7, 6], [0, 1, 3], n_vocab=8)
+    assert show(unnamed.to_bytes()).endswith("├── 5  leaf 0\n└── 7 (6)  leaf 1\n")
+    for option in (("--path", "action"), ("--n-vocab", "500")):
+        assert "is a saved trie" in show(trie.to_bytes(), *option, code=2)
+    for broken in (trie.to_bytes()[:-1], trie.to_bytes()[:20]):
+        err = show(broken, code=3)
+        assert re.match("eliza: .*tree: .*(cut|short|bytes|size)", err)
 
 
 def test_dot(show):
@@ -272,6 +295,10 @@ def test_texts_of_ids(show, tmp_path):
     nodes = json.loads(show(payload_of(leaves), "--model", path, "--json"))["trees"][0]
     texts = {node.get("name"): node["text"] for node in nodes["nodes"]}
     assert texts["Yes"] == "Yes"
+    for fingerprint, code in ((vocab.fingerprint, 0), (b"", 0), (b"other", 2)):
+        trie = Trie.from_tokens(leaves, n_vocab=n_vocab, fingerprint=fingerprint)
+        out = show(trie.to_bytes(), "--model", path, code=code)
+        assert ("another tokenizer" if code else "'SEND'  SEND\n") in out
     high = payload_of({"x": [n_vocab]})
     assert "outside" in show(high, "--model", path, code=2)
     assert "cannot be read" in show(high, "--model", str(tmp_path / "x"), code=3)

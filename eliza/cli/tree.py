@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eliza._trie import Trie
 
-__all__ = ["Node", "Spell", "Tree", "as_dot", "as_text", "plain", "tree_of"]
+__all__ = ["Node", "Spell", "Tree", "as_dot", "as_text", "counted", "plain", "tree_of"]
 
 #: Lines of a drawing, and children of one node, from which on it is cut.
 MAX_LINES = 200
@@ -164,7 +164,7 @@ def as_text(tree: Tree, spell: Spell, *, ascii_only: bool = False) -> str:
         rest = node.children[len(below) :]
         if rest and not hidden:
             n = sum([child.n_leaves for child in rest])
-            below.append(f"{more} {len(rest):,} more, with {_choices(n)}")
+            below.append(f"{more} {len(rest):,} more, with {counted(n, 'choice')}")
         for i, child in reversed(list(enumerate(below))):
             last = i == len(below) - 1
             stack.append(
@@ -189,12 +189,12 @@ def _run(ids: tuple[int, ...], spell: Spell, chosen: bool, more: str) -> str:
 
 
 def _counts(node: Node) -> str:
-    ways = "1 way" if node.ways == 1 else f"{node.ways:,} ways"
-    return f"{ways}, {_choices(node.n_leaves)}"
+    return f"{counted(node.ways, 'way')}, {counted(node.n_leaves, 'choice')}"
 
 
-def _choices(n: int) -> str:
-    return "1 choice" if n == 1 else f"{n:,} choices"
+def counted(n: int, what: str) -> str:
+    """Write a number of things."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def plain(name: str) -> str:
@@ -231,7 +231,7 @@ def as_dot(trees: Sequence[Tree], titles: Sequence[str], spell: Spell) -> str:
             if rest and id(node) in opened:
                 n = sum([child.n_leaves for child in rest])
                 me = number[id(node)]
-                text = _quoted(f"… {len(rest):,} more, with {_choices(n)}")
+                text = _quoted(f"… {len(rest):,} more, with {counted(n, 'choice')}")
                 lines.append(f"  {me}more [label={text}, style=dotted];")
                 lines.append(f"  {me} -> {me}more [style=dotted];")
     return "\n".join([*lines, "}"])
@@ -240,7 +240,7 @@ def as_dot(trees: Sequence[Tree], titles: Sequence[str], spell: Spell) -> str:
 def _look(tree: Tree, node: Node, opened: bool) -> str:
     parts = [] if node.leaf is None else [tree.name(node.leaf)]
     if node.children and not opened:
-        parts.append(f"… {_choices(node.n_leaves)}")
+        parts.append(f"… {counted(node.n_leaves, 'choice')}")
     if not parts:
         return "shape=point"
     return f"label={_quoted(', '.join(parts))}"
