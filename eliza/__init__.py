@@ -7,6 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _util.find_spec("eliza._trie") is None:
@@ -42,6 +43,9 @@ from eliza.model import Model, load
 from eliza.session import Session, Step
 from eliza.vocab import Vocab
 
+if _TYPE_CHECKING:
+    from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
+
 __all__ = [
     "AbiMismatch",
     "Answer",
@@ -68,6 +72,9 @@ __all__ = [
     "Stats",
     "Step",
     "Subset",
+    "TokenTreeDescriptor",
+    "TokenTreeLeaf",
+    "TokenTreePayload",
     "Trie",
     "TrieCache",
     "Vocab",
@@ -87,4 +94,8 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("eliza")
+    if name in ("TokenTreeDescriptor", "TokenTreeLeaf", "TokenTreePayload"):
+        from eliza import payload  # by itself a third of the time of the import
+
+        return getattr(payload, name)
     raise AttributeError(f"module 'eliza' has no attribute {name!r}")
