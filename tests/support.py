@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from t32 import t32
 
-from eliza import Model, Trie, TrieCache, Vocab
+from eliza import Model, Trie, Vocab
 from eliza.testing import ScriptedBackend
 
 END = 2
@@ -81,22 +80,3 @@ def resident() -> int:
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-def use_cache(cache: TrieCache) -> None:
-    """Do what a new process does with a cache: build, walk, tokenize, find again."""
-    for i in range(6):
-        cursor = cache.get({"a": [5, i], "b": [6]}, n_vocab=V).cursor()
-        row = np.zeros(V, np.float32)
-        cursor.mask(row)
-        assert np.flatnonzero(row == 0).tolist() == [5, 6]
-        cursor.accept(6)
-        assert cursor.name == "b"
-    vocab = t32()
-    for _ in range(2):
-        assert vocab.place("A", ["Yes"], cache=cache).trie.names == ("Yes",)
-
-
-def use_new_cache() -> None:
-    """Do it with one of the process's own."""
-    use_cache(TrieCache())

@@ -284,6 +284,23 @@ def test_place_evicts_and_finds_again():
     assert again.order.tolist() == placed.order.tolist() == [1, 0]
 
 
+def test_all_spellings_are_entries_of_their_own():
+    cache, vocab = TrieCache(), t32()
+    names = ["AB", "A"]
+    trie = vocab.trie(names, prefix="C", cache=cache)
+    spelled = vocab.trie(names, prefix="C", spelling="all", cache=cache)
+    assert spelled is not trie
+    assert spelled.names == vocab.trie(names, prefix="C", spelling="all").names
+    assert vocab.trie(names, prefix="C", spelling="all", cache=cache) is spelled
+    assert cache.stats().misses == 2
+    for other in (
+        vocab.trie(names, prefix="C", suffix="B", spelling="all", cache=cache),
+        vocab.trie(["AB", "B"], prefix="C", spelling="all", cache=cache),
+        t32().trie(names, prefix="C", spelling="all", cache=cache),
+    ):
+        assert other is not spelled
+
+
 # -- in a model ------------------------------------------------------------------------
 
 
@@ -302,6 +319,11 @@ def test_r4_choose_answers_alike_from_the_cache():
     assert (other.value, other.index) == ("Yes", 0)
     allowed = model.choose("A", ["No", "Yes"], suffix='"', allow=["No"])
     assert (allowed.value, allowed.index) == ("No", 0)
+    before = model.cache.stats().misses
+    for _ in range(2):
+        answer = model.choose("A", ["No", "Yes"], method="greedy", spelling="all")
+        assert (answer.value, answer.index) == ("Yes", 1)
+    assert model.cache.stats().misses == before + 2  # without a suffix, and spelled
     model.close()
 
 

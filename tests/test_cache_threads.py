@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support import V, on_linux, resident, use_cache, use_new_cache
+from children import use_cache, use_new_cache
+from support import V, on_linux, resident
 from t32 import t32
 
 import eliza
@@ -407,7 +408,7 @@ def test_fc120_other_ways_to_start_a_process(method):
     use_cache(TrieCache())
     process = multiprocessing.get_context(method).Process(target=use_new_cache)
     process.start()
-    process.join(30)
+    process.join(60)
     assert process.exitcode == 0
 
 
