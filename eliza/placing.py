@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from eliza.tails import End, Ids, Tail
     from eliza.vocab import Vocab
 
-__all__ = ["Placement", "place"]
+__all__ = ["Placement", "Spot", "locate", "place"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +71,7 @@ class Placement:
     overlap: int
 
 
-class _Spot(NamedTuple):
+class Spot(NamedTuple):
     """Where the root of a trie lies, and what its leaves are."""
 
     back: int  # how many ids at the end of the prompt are not before the root
@@ -119,6 +119,22 @@ def place(
     InvalidType
         `choices` is not a sequence, or holds something that is not a string.
     """
+    ids, entry = locate(vocab, prompt, choices, suffix, rooted=rooted, cache=cache)
+    spot = entry.extra
+    prompt_ids = _frozen(np.array(ids, np.int32))
+    return Placement(prompt_ids, entry.trie, spot.order, spot.overlap)
+
+
+def locate(
+    vocab: Vocab,
+    prompt: Ids,
+    choices: Sequence[str],
+    suffix: str,
+    *,
+    rooted: bool,
+    cache: TrieCache | None,
+) -> tuple[Ids, Entry[Trie]]:
+    """Do what `place` does; return the ids before the root, and trie and `Spot`."""
     texts = _texts(choices)
     suffix = _plain(suffix, "suffix")
     for end in prompt_ends(vocab, prompt):
@@ -134,7 +150,7 @@ def place(
             break
         except TooShort:
             continue
-    spot: _Spot = entry.extra
+    spot: Spot = entry.extra
     ids = prompt[: len(prompt) - spot.back] + spot.lead
     if rooted and not ids:
         why = "the tokenizer merges all of it with a choice" if prompt else "no ids"
@@ -142,8 +158,7 @@ def place(
             f"empty prompt: {why}, and a model must read at least one id before the "
             "choices; put some text there"
         )
-    prompt_ids = _frozen(np.array(ids, np.int32))
-    return Placement(prompt_ids, entry.trie, spot.order, spot.overlap)
+    return ids, entry
 
 
 def _build(vocab: Vocab, end: End, texts: tuple[str, ...], suffix: str) -> Entry[Trie]:
@@ -169,7 +184,7 @@ def _build(vocab: Vocab, end: End, texts: tuple[str, ...], suffix: str) -> Entry
     if len(names) != len(texts):
         order = np.array(list(first.values()), np.int32)[order]
     lead = encodings[0][tail.skip : root]
-    spot = _Spot(len(end.ids) - tail.kept, lead, _frozen(order), overlap)
+    spot = Spot(len(end.ids) - tail.kept, lead, _frozen(order), overlap)
     return Entry(
         trie, spot, trie.nbytes + order.nbytes + sum(map(sys.getsizeof, texts))
     )
@@ -185,7 +200,10 @@ def _frozen(array: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _texts(choices: Sequence[str]) -> tuple[str, ...]:
     """Return the choices as plain strings."""
-    if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
+    known = type(choices) in (list, tuple)
+    if not known and (
+        isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence)
+    ):
         raise InvalidType(
             "choices must be a sequence of strings, such as a list; got "
             + reprlib.repr(choices)

@@ -8,7 +8,6 @@ choice.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,7 +166,8 @@ class Session:
         """
         if not len(prompt):
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
-        with self._guard():
+        with self._lock:
+            self._ready()
             self._restart()
             return self.timeline.sync(prompt)
 
@@ -183,7 +183,8 @@ class Session:
             ids = self.vocab.encode(prompt, special=True)
         else:
             ids = self.vocab.prompt_ids(prompt)
-        with self._guard():
+        with self._lock:
+            self._ready()
             ids = [*self._pending, *ids]
             if ids:
                 self.timeline.append(ids)
@@ -202,7 +203,8 @@ class Session:
             Given the logits, returns one of the allowed ids; by default the
             constraint's argmax.
         """
-        with self._guard():
+        with self._lock:
+            self._ready()
             self._constraint = constraint
             self._pick = pick
             self._text.flush()
@@ -211,7 +213,8 @@ class Session:
 
     def clear_constraint(self) -> None:
         """Let free text come next."""
-        with self._guard():
+        with self._lock:
+            self._ready()
             self._constraint = None
             if self._finish == "choice":
                 self._finish = None
@@ -237,7 +240,8 @@ class Session:
         NoCandidateError
             All allowed ids are impossible (NaN or -inf).
         """
-        with self._guard():
+        with self._lock:
+            self._ready()
             if self._finish is None and self._room() == 0:
                 self._finish = "length"
             if self._finish is not None:
@@ -268,7 +272,7 @@ class Session:
             row = self._row()
             token = (self._pick or constraint.argmax)(row)
             values = constraint.logprobs(row)
-            logprob = float(values[int(np.searchsorted(allowed, token))])
+            logprob = float(values[allowed.searchsorted(token)])
             constraint.accept(token)
             ids.append(token)
             run = constraint.forced()
@@ -338,7 +342,8 @@ class Session:
 
         Decodes what waits.
         """
-        with self._guard():
+        with self._lock:
+            self._ready()
             return self._row()
 
     def _row(self) -> Row:
@@ -360,7 +365,8 @@ class Session:
     def reset(self) -> None:
         """Drop the timeline, the constraint and a cancellation."""
         self._cancelled.clear()
-        with self._guard():
+        with self._lock:
+            self._ready()
             self._restart()
             self._constraint = None
             self.timeline.truncate(0)
@@ -387,12 +393,10 @@ class Session:
         if self._outer_check is not None:
             self._outer_check()
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        with self._lock:
-            self._check()
-            self.timeline.realign()
-            yield
+    def _ready(self) -> None:
+        """Begin a call, with the lock held."""
+        self._check()
+        self.timeline.realign()
 
 
 def free_argmax(row: Row) -> int:

@@ -58,11 +58,11 @@ def prompt_ends(vocab: Vocab, prompt: Ids) -> Iterator[End]:
     table, n, size = vocab._table, len(prompt), STRETCH
     while True:
         low = max(0, n - size)
-        table.of(prompt[low:])
-        last = range(n - 1, low - 1, -1)
-        fresh = next((i + 1 for i in last if prompt[i] in table.specials), 0)
-        if fresh or not low:
-            yield End(prompt[fresh:], True)
+        start = n
+        while start > low and not table.is_special(prompt[start - 1]):
+            start -= 1
+        if start > low or not low:
+            yield End(prompt[start:], True)
             return
         yield End(prompt[low:], False)
         size *= 2

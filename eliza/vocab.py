@@ -57,12 +57,16 @@ class _Table(dict[int, bytes]):
         self.specials: set[int] = set()
 
     def __missing__(self, token: int) -> bytes:
-        piece = self.vocab.piece(token)
-        if self.vocab.is_special(token):
+        index = self.vocab._checked(token, "id")
+        piece = self.vocab._piece(index)
+        if self.vocab._is_special(index):
             self.specials.add(token)
             piece = b""
         self[token] = piece
         return piece
+
+    def is_special(self, token: int) -> bool:
+        return not self[token] and token in self.specials
 
     def of(self, ids: Iterable[int]) -> list[bytes]:
         return list(map(self.__getitem__, ids))
@@ -201,7 +205,8 @@ class Vocab(ABC):
         InvalidArgument
             The id is not in the vocabulary.
         """
-        return self._piece(self._checked(token, "id"))
+        index = self._checked(token, "id")
+        return self._table[index] or self._piece(index)
 
     def is_special(self, token: int) -> bool:
         """Say whether an id is control, unknown, unused or end-of-generation.
@@ -221,7 +226,7 @@ class Vocab(ABC):
         InvalidArgument
             The id is not in the vocabulary.
         """
-        return self._is_special(self._checked(token, "id"))
+        return self._table.is_special(self._checked(token, "id"))
 
     def _checked(self, token: int, what: str) -> int:
         try:

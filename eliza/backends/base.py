@@ -216,6 +216,12 @@ def ids_array(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:
     InvalidType
         Something other than integers.
     """
+    # The usual case without NumPy: 10 us in place of 60 just after a decode, when
+    # nothing is left of its code in the processor's caches.
+    if type(ids) is list and {*map(type, ids)} == {int}:
+        least, most = min(ids), max(ids)
+        if least >= 0 and most < n_vocab:
+            return np.array(ids, np.int32)
     array = _integers(ids, "ids")
     if array.size == 0:
         raise InvalidArgument("ids is empty; a decode needs at least one id")
@@ -238,6 +244,10 @@ def parents_array(parents: Ids[int], n_ids: int, n_nodes: int) -> NDArray[np.int
     n_nodes : int
         The number of nodes that the tree has already.
     """
+    if type(parents) is list and {*map(type, parents)} == {int}:
+        within = all(-1 <= at < n_nodes + i for i, at in enumerate(parents))
+        if within and len(parents) == n_ids:
+            return np.array(parents, np.int64)
     array = _integers(parents, "parents")
     if array.size != n_ids:
         raise InvalidArgument(f"{n_ids} ids, but {array.size} parents; give one each")

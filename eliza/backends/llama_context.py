@@ -23,6 +23,7 @@ import ctypes
 import os
 import threading
 import weakref
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,18 +117,31 @@ class NativeContext:
         self._n_ids = np.ones(n, np.int32)
         self._id_pointers = np.zeros(n, np.uintp)
         self._wanted = np.zeros(n, np.int8)
+        # The tokens of a chain all have one owner: nothing of this is written again.
+        self._chain_id = np.zeros(1, np.int32)
+        self._chain_n_ids = np.ones(n, np.int32)
+        self._chain_pointers = np.full(n, self._chain_id.ctypes.data, np.uintp)
+        kinds = dict(self.lib.llama_batch._fields_)
+
+        def pointer(field: str, array: NDArray[Any]) -> Any:
+            return ctypes.cast(array.ctypes.data, kinds[field])
+
         self._batch = self.lib.llama_batch()
-        for field, array in (
-            ("token", self._tokens),
-            ("pos", self._positions),
-            ("n_seq_id", self._n_ids),
-            ("seq_id", self._id_pointers),
-            ("logits", self._wanted),
-        ):
-            kind = dict(self.lib.llama_batch._fields_)[field]
-            setattr(self._batch, field, ctypes.cast(array.ctypes.data, kind))
-        # A type for the whole buffer, made once: a view of some rows is then a slice.
+        self._batch.token = pointer("token", self._tokens)
+        self._batch.pos = pointer("pos", self._positions)
+        self._batch.logits = pointer("logits", self._wanted)
+        self._tree_fields = (
+            pointer("n_seq_id", self._n_ids),
+            pointer("seq_id", self._id_pointers),
+        )
+        self._chain_fields = (
+            pointer("n_seq_id", self._chain_n_ids),
+            pointer("seq_id", self._chain_pointers),
+        )
+        # A view of the whole buffer of rows, made anew when llama.cpp moves it.
         self._rows_type = ctypes.c_float * (self.max_rows * self.n_vocab)
+        self._rows_address = 0
+        self._all_rows = np.zeros((0, self.n_vocab), np.float32)
 
     # Sequences
 
@@ -228,16 +242,18 @@ class NativeContext:
             )
 
     def _point_at_ids(self, owners: list[list[int]] | int, n: int) -> NDArray[np.int32]:
+        batch = self._batch
         if isinstance(owners, int):
-            flat = np.array([owners], np.int32)
-            self._n_ids[:n] = 1
-            self._id_pointers[:n] = flat.ctypes.data
-            return flat
-        counts = np.array([len(ids) for ids in owners], np.int64)
-        flat = np.array([id_ for ids in owners for id_ in ids], np.int32)
+            self._chain_id[0] = owners
+            batch.n_seq_id, batch.seq_id = self._chain_fields
+            return self._chain_id
+        batch.n_seq_id, batch.seq_id = self._tree_fields
+        counts = [len(ids) for ids in owners]
+        flat = np.array(list(chain.from_iterable(owners)), np.int32)
+        address = flat.ctypes.data
+        starts = accumulate(counts[:-1], initial=0)
         self._n_ids[:n] = counts
-        starts = np.cumsum(counts) - counts
-        self._id_pointers[:n] = flat.ctypes.data + starts.astype(np.uintp) * 4
+        self._id_pointers[:n] = [address + 4 * start for start in starts]
         return flat
 
     def rows(self, first: int, n_rows: int) -> NDArray[np.float32]:
@@ -254,9 +270,12 @@ class NativeContext:
         if not pointer:
             raise BackendError("llama.cpp computed no logits for this batch")
         address = ctypes.addressof(pointer.contents)
-        buffer: Any = self._rows_type.from_address(address)
-        view: Row = np.frombuffer(buffer, np.float32, n_rows * self.n_vocab)
-        return view.reshape(n_rows, self.n_vocab)
+        if address != self._rows_address:
+            buffer: Any = self._rows_type.from_address(address)
+            rows: Row = np.frombuffer(buffer, np.float32)
+            self._all_rows = rows.reshape(self.max_rows, self.n_vocab)
+            self._rows_address = address
+        return self._all_rows[:n_rows]
 
     def _give_rows_to(self, sequence: LlamaSequence) -> None:
         owner = None if self._owner is None else self._owner()

@@ -12,8 +12,6 @@ import ctypes
 import logging
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["collect", "logger", "reason", "release", "take"]
@@ -65,16 +63,17 @@ def release(lib: Any) -> None:
             _former = None
 
 
-@contextmanager
-def collect() -> Iterator[list[str]]:
-    """Collect the errors that this thread's calls cause."""
-    lines: list[str] = []
-    outer = _line.reader
-    _line.reader = lines
-    try:
-        yield lines
-    finally:
-        _line.reader = outer
+class collect:  # noqa: N801
+    """A context manager: collect the errors that this thread's calls cause."""
+
+    def __enter__(self) -> list[str]:
+        lines: list[str] = []
+        self._outer = _line.reader
+        _line.reader = lines
+        return lines
+
+    def __exit__(self, *exc_info: object) -> None:
+        _line.reader = self._outer
 
 
 def reason(lines: list[str]) -> str:

@@ -16,6 +16,7 @@ from eliza.choosing.search import score_all
 from eliza.choosing.trail import Trail
 from eliza.choosing.tree import Tree
 from eliza.errors import InvalidArgument
+from eliza.placing import locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,12 +68,15 @@ class Placed:
     ) -> Placed:
         """Place choices after a prompt."""
         if choices.trie is None:
-            placed = vocab.place(prompt, choices.texts, suffix, cache)
-            ids = placed.prompt_ids.tolist()
+            texts = choices.texts
             if spelling == "canonical":
-                return cls(ids, placed.trie, placed.order, ())
+                ids = vocab.prompt_ids(prompt)
+                ids, found = locate(vocab, ids, texts, suffix, rooted=True, cache=cache)
+                return cls(ids, found.trie, found.extra.order, ())
+            placed = vocab.place(prompt, texts, suffix, cache)
+            ids = placed.prompt_ids.tolist()
             spelled = vocab.respell(placed, suffix, cache)
-            at = {text: i for i, text in enumerate(choices.texts)}
+            at = {text: i for i, text in enumerate(texts)}
             order = np.array([at[name] for name in spelled.names], np.int32)
             return cls(ids, spelled, order, ())
         if spelling != "canonical":

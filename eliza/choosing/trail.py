@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from eliza.errors import NoCandidateError
 
 if TYPE_CHECKING:
@@ -143,37 +141,38 @@ class Trail:
                 forced.append(token)
                 continue
             flush()
-            links.append(_decided(vocab, *point, point[0] == token, (token,)))
+            ids, logprobs = point[0].tolist(), point[1].tolist()
+            taken = {ids.index(token)}
+            links.append(_decided(vocab, ids, logprobs, taken, (token,)))
         flush()
         point = self._points.get(tuple(path))
         if point is not None:  # others continue the choice: ending it was a decision
             end = root.copy()
             for token in path:
                 end.accept(token)
-            links.append(_decided(vocab, *point, end.completes() == leaf, ()))
+            ids, logprobs = point[0].tolist(), point[1].tolist()
+            completes = end.completes().tolist()
+            taken = {at for at, done in enumerate(completes) if done == leaf}
+            links.append(_decided(vocab, ids, logprobs, taken, ()))
         return tuple(links)
 
 
 def _decided(
-    vocab: Vocab,
-    ids: NDArray[Any],
-    logprobs: NDArray[Any],
-    taken: NDArray[np.bool_],
-    path: Path,
+    vocab: Vocab, ids: list[int], logprobs: list[float], taken: set[int], path: Path
 ) -> Link:
-    probabilities = np.exp(logprobs)
-    others = np.flatnonzero(~taken)
-    order = others[np.argsort(-probabilities[others], kind="stable")]
+    """Describe a point; `taken` are the places among `ids` of what was chosen."""
+    best = sorted(range(len(ids)), key=logprobs.__getitem__, reverse=True)
+    others = [at for at in best[: KEPT_OPTIONS + len(taken)] if at not in taken]
     return Link(
         _text(vocab, path),
         path,
         decided=True,
-        probability=float(probabilities[taken].sum()),
+        probability=math.fsum(math.exp(logprobs[at]) for at in taken),
         others=tuple(
-            (_text(vocab, [int(ids[i])]), float(probabilities[i]))
-            for i in order[:KEPT_OPTIONS]
+            (_text(vocab, (ids[at],)), math.exp(logprobs[at]))
+            for at in others[:KEPT_OPTIONS]
         ),
-        n_others=len(others),
+        n_others=len(ids) - len(taken),
     )
 
 
