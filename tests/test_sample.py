@@ -300,6 +300,16 @@ def test_ties_at_the_edge_of_top_k_go_to_the_lowest_ids():
     assert {cursor.sample(row, rng, top_k=2) for _ in range(200)} == {2, 8}
 
 
+def test_top_p_stops_when_it_is_reached():
+    """Half of four equal ones are two, the lowest."""
+    rng = np.random.default_rng(0)
+    cursor = cursor_of([2, 4, 6, 8])
+    row = np.zeros(V, np.float32)
+    assert {cursor.sample(row, rng, top_p=0.5) for _ in range(200)} == {2, 4}
+    assert {cursor.sample(row, rng, top_p=0.51) for _ in range(200)} == {2, 4, 6}
+    assert {cursor.sample(row, rng, top_p=1e-9) for _ in range(200)} == {2}
+
+
 def test_the_filters_see_only_what_is_allowed():
     """A likely forbidden id takes no place in top-k and no share of top-p."""
     row = np.zeros(V, np.float32)
