@@ -7,6 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _util.find_spec("eliza._trie") is None:
@@ -19,7 +20,10 @@ from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
+from eliza.cache import CacheStats, TrieCache
+from eliza.chat import ChatTemplate
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
+from eliza.describing import describe_choices
 from eliza.errors import (
     AbiMismatch,
     BackendError,
@@ -39,12 +43,17 @@ from eliza.model import Model, load
 from eliza.session import Session, Step
 from eliza.vocab import Vocab
 
+if _TYPE_CHECKING:
+    from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
+
 __all__ = [
     "AbiMismatch",
     "Answer",
     "BackendError",
     "BundleError",
+    "CacheStats",
     "Cancelled",
+    "ChatTemplate",
     "Closed",
     "ContextOverflow",
     "Cursor",
@@ -63,10 +72,15 @@ __all__ = [
     "Stats",
     "Step",
     "Subset",
+    "TokenTreeDescriptor",
+    "TokenTreeLeaf",
+    "TokenTreePayload",
     "Trie",
+    "TrieCache",
     "Vocab",
     "argmax_batch",
     "bitmask_batch",
+    "describe_choices",
     "load",
     "mask_batch",
 ]
@@ -80,4 +94,8 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("eliza")
+    if name in ("TokenTreeDescriptor", "TokenTreeLeaf", "TokenTreePayload"):
+        from eliza import payload  # by itself a third of the time of the import
+
+        return getattr(payload, name)
     raise AttributeError(f"module 'eliza' has no attribute {name!r}")

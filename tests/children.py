@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from t32 import t32
+
+from eliza import TrieCache
 
 
 def choose(trie, queue):
@@ -11,3 +14,22 @@ def choose(trie, queue):
     while not cursor.done:
         cursor.accept(cursor.argmax(row))
     queue.put(cursor.name)
+
+
+def use_cache(cache: TrieCache) -> None:
+    """Do what a new process does with a cache: build, walk, tokenize, find again."""
+    for i in range(6):
+        cursor = cache.get({"a": [5, i], "b": [6]}, n_vocab=64).cursor()
+        row = np.zeros(64, np.float32)
+        cursor.mask(row)
+        assert np.flatnonzero(row == 0).tolist() == [5, 6]
+        cursor.accept(6)
+        assert cursor.name == "b"
+    vocab = t32()
+    for _ in range(2):
+        assert vocab.place("A", ["Yes"], cache=cache).trie.names == ("Yes",)
+
+
+def use_new_cache() -> None:
+    """Do it with one of the process's own."""
+    use_cache(TrieCache())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 answered, 1 abstained, 2 usage, 3 model or file error, 130 interrupted.
     """
-    from eliza.cli import choose, demo
+    from eliza.cli import choose, demo, trie
 
     parser = argparse.ArgumentParser(
         prog="eliza",
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     choose.add_parser(verbs)
     demo.add_parser(verbs)
+    trie.add_parser(verbs)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -53,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidArgument as error:
         print(f"eliza: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except BrokenPipeError:
+        # Who reads the output had enough, as `head` does; nor will it read the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except (ElizaError, OSError) as error:
         print(f"eliza: {error}", file=sys.stderr)
         return EXIT_MODEL
