@@ -1,0 +1,113 @@
+"""The reliability picture of `accuracy.py`: is "80 % sure" right 8 times of 10?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+WIDTH, HEIGHT, DPI = 900, 690, 100
+INK, GREY, BLUE = "#222222", "#8a8a8a", "#2f6fb0"
+
+TITLES = {
+    "greedy": "greedy",
+    "none": "exact, none (default)",
+    "tokens": "exact, per token",
+    "bytes": "exact, per byte",
+    "prior": "exact, minus prior",
+}
+READING = (
+    "How to read it\n\n"
+    "Answers are sorted by how sure the\n"
+    "model says it is. A dot shows how\n"
+    "often those of one group were right;\n"
+    "a larger dot is a larger group (a\n"
+    "number says how many answers).\n\n"
+    "On the dashed line, it is as often\n"
+    "right as it says. Below it claims too\n"
+    "much, above too little.\n\n"
+    "gap: mean distance to the line (ECE)."
+)
+
+
+def draw(out: dict[str, Any], path: str) -> None:
+    """Draw a panel per policy into a picture file (needs matplotlib)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, 3)
+    panels = list(grid.flat)
+    every = {f["policy"]: f for f in out["figures"] if f["task"] == "all"}
+    for i, (policy, title) in enumerate(TITLES.items()):
+        axes, found = panels[i], every[policy]
+        axes.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, zorder=1)
+        groups = out["bins"][policy]
+        axes.vlines(
+            [b["sure"] for b in groups],
+            [b["sure"] for b in groups],
+            [b["right"] for b in groups],
+            color=BLUE,
+            linewidth=1,
+            alpha=0.5,
+        )
+        axes.scatter(
+            [b["sure"] for b in groups],
+            [b["right"] for b in groups],
+            [18 + 900 * b["answers"] / found["rows"] for b in groups],
+            color=BLUE,
+            alpha=0.75,
+            linewidth=0,
+            zorder=2,
+            clip_on=False,
+        )
+        for b in groups:
+            low = b["right"] < 0.12
+            axes.annotate(
+                f"{b['answers']:.0f}",
+                (b["sure"], b["right"]),
+                (9, 4 if low else -9),
+                textcoords="offset points",
+                fontsize=7,
+                color=INK,
+            )
+        axes.set_title(title, fontsize=11, color=INK, loc="left", weight="bold")
+        axes.text(
+            0.03,
+            0.97,
+            f"right {found['right']:.0%}\ngap {found['ece']:.2f}",
+            transform=axes.transAxes,
+            va="top",
+            fontsize=9,
+            color=INK,
+        )
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.tick_params(labelsize=8, colors=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e6e6", linewidth=0.6)
+        axes.set_axisbelow(True)
+        if i % 3 == 0:
+            axes.set_ylabel("was right", fontsize=9, color=INK)
+        if i >= 2:
+            axes.set_xlabel("said it was sure", fontsize=9, color=INK)
+    panels[-1].axis("off")
+    panels[-1].text(0, 1, READING, va="top", fontsize=9, color=INK, linespacing=1.35)
+    figure.suptitle(
+        "How far can the probabilities be trusted?",
+        x=0.02,
+        ha="left",
+        fontsize=14,
+        color=INK,
+    )
+    rows = every["none"]["rows"]
+    figure.text(
+        0.02,
+        0.925,
+        f"{rows} labelled questions of four tasks, {out['model']}",
+        fontsize=9,
+        color=GREY,
+    )
+    figure.subplots_adjust(0.07, 0.075, 0.985, 0.85, wspace=0.22, hspace=0.32)
+    figure.savefig(path, dpi=DPI)
