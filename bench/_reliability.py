@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-WIDTH, HEIGHT, DPI = 900, 690, 100
+WIDTH, HEIGHT, DPI = 900, 710, 100
 INK, GREY, BLUE = "#222222", "#8a8a8a", "#2f6fb0"
 
 TITLES = {
@@ -16,16 +17,22 @@ TITLES = {
 }
 READING = (
     "How to read it\n\n"
-    "Answers are sorted by how sure the\n"
-    "model says it is. A dot shows how\n"
-    "often those of one group were right;\n"
-    "a larger dot is a larger group (a\n"
-    "number says how many answers).\n\n"
-    "On the dashed line, it is as often\n"
-    "right as it says. Below it claims too\n"
-    "much, above too little.\n\n"
-    "gap: mean distance to the line (ECE)."
+    "The answers are put into ten groups\n"
+    "by how sure the model says it is. A\n"
+    "dot shows how often those of a group\n"
+    "were right; the number, how many\n"
+    "they are.\n\n"
+    "On the dashed line the model is right\n"
+    "as often as it says. Below it, it says\n"
+    "too much; above it, too little.\n\n"
+    "Gap: the mean distance from the line,\n"
+    "each answer counted once (ECE)."
 )
+
+
+def area(group: dict[str, float], found: dict[str, Any]) -> float:
+    """Return the size of a dot, in square points."""
+    return 18 + 900 * group["answers"] / found["rows"]
 
 
 def draw(out: dict[str, Any], path: str) -> None:
@@ -54,7 +61,7 @@ def draw(out: dict[str, Any], path: str) -> None:
         axes.scatter(
             [b["sure"] for b in groups],
             [b["right"] for b in groups],
-            [18 + 900 * b["answers"] / found["rows"] for b in groups],
+            [area(b, found) for b in groups],
             color=BLUE,
             alpha=0.75,
             linewidth=0,
@@ -62,14 +69,24 @@ def draw(out: dict[str, Any], path: str) -> None:
             clip_on=False,
         )
         for b in groups:
-            low = b["right"] < 0.12
+            x, y = b["sure"], b["right"]
+            radius = math.sqrt(area(b, found) / math.pi)
+            if x > 0.9:  # away from the line, and within the panel
+                away = (-radius - 8, 0)
+            elif y < 0.12:
+                away = (radius + 5, 6)
+            else:
+                away = (0, radius + 6 if y > x else -radius - 6)
             axes.annotate(
                 f"{b['answers']:.0f}",
-                (b["sure"], b["right"]),
-                (9, 4 if low else -9),
+                (x, y),
+                away,
                 textcoords="offset points",
-                fontsize=7,
+                ha="center",
+                va="center",
+                fontsize=8,
                 color=INK,
+                zorder=3,
             )
         axes.set_title(title, fontsize=11, color=INK, loc="left", weight="bold")
         axes.text(
@@ -89,11 +106,10 @@ def draw(out: dict[str, Any], path: str) -> None:
         axes.grid(color="#e6e6e6", linewidth=0.6)
         axes.set_axisbelow(True)
         if i % 3 == 0:
-            axes.set_ylabel("was right", fontsize=9, color=INK)
-        if i >= 2:
-            axes.set_xlabel("said it was sure", fontsize=9, color=INK)
+            axes.set_ylabel("how often it was right", fontsize=9, color=INK)
+        axes.set_xlabel("how sure it said it was", fontsize=9, color=INK)
     panels[-1].axis("off")
-    panels[-1].text(0, 1, READING, va="top", fontsize=9, color=INK, linespacing=1.35)
+    panels[-1].text(0, 1, READING, va="top", fontsize=8.5, color=INK, linespacing=1.35)
     figure.suptitle(
         "How far can the probabilities be trusted?",
         x=0.02,
@@ -109,5 +125,5 @@ def draw(out: dict[str, Any], path: str) -> None:
         fontsize=9,
         color=GREY,
     )
-    figure.subplots_adjust(0.07, 0.075, 0.985, 0.85, wspace=0.22, hspace=0.32)
+    figure.subplots_adjust(0.07, 0.075, 0.985, 0.85, wspace=0.22, hspace=0.38)
     figure.savefig(path, dpi=DPI)
