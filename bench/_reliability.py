@@ -7,9 +7,9 @@ from typing import Any
 
 WIDTH, HEIGHT, DPI = 900, 710, 100
 INK, GREY, BLUE = "#222222", "#8a8a8a", "#2f6fb0"
-
+TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 TITLES = {
-    "greedy": "greedy",
+    "greedy": "greedy (masked)",
     "none": "exact, none (default)",
     "tokens": "exact, per token",
     "bytes": "exact, per byte",
@@ -71,12 +71,10 @@ def draw(out: dict[str, Any], path: str) -> None:
         for b in groups:
             x, y = b["sure"], b["right"]
             radius = math.sqrt(area(b, found) / math.pi)
-            if x > 0.9:  # away from the line, and within the panel
-                away = (-radius - 8, 0)
-            elif y < 0.12:
-                away = (radius + 5, 6)
+            if y < 0.12:  # the axis is below, the line above
+                away = (radius + 6, 6)
             else:
-                away = (0, radius + 6 if y > x else -radius - 6)
+                away = (0, radius + 5 if y > x and x < 0.9 else -radius - 6)
             axes.annotate(
                 f"{b['answers']:.0f}",
                 (x, y),
@@ -90,15 +88,17 @@ def draw(out: dict[str, Any], path: str) -> None:
             )
         axes.set_title(title, fontsize=11, color=INK, loc="left", weight="bold")
         axes.text(
+            0.98,
             0.03,
-            0.97,
-            f"right {found['right']:.0%}\ngap {found['ece']:.2f}",
+            f"right {found['right']:.1%}\ngap {found['ece']:.3f}",
             transform=axes.transAxes,
-            va="top",
+            ha="right",
+            va="bottom",
             fontsize=9,
             color=INK,
         )
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(xlim=(0, 1.08), ylim=(0, 1.08), aspect="equal")
+        axes.set(xticks=TICKS, yticks=TICKS)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.tick_params(labelsize=8, colors=INK)
