@@ -28,10 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import _common
 import _tasks
 import _timing
-import numpy as np
 
 #: Name of each policy, and how `Model.choose` is asked for it.
 POLICIES: dict[str, dict[str, Any]] = {

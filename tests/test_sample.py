@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import KINDS, make_row, rows
-from test_trie_properties import EXITS, V, dense, named, points, walk
 
 from eliza import Trie
 from eliza.errors import InvalidArgument, InvalidType, NoCandidateError
 from eliza.reference import Reference
+from rows import KINDS, make_row, rows
+from test_trie_properties import EXITS, V, dense, named, points, walk
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_trie_properties import EXITS, V, check_point, dense, named, points, walk
 
 from eliza import Trie
 from eliza.errors import BundleError, InvalidArgument, InvalidType
 from eliza.reference import Reference
+from test_trie_properties import EXITS, V, check_point, dense, named, points, walk
 
 HEADER = struct.Struct("=8sIIIiIIIIIIQQIIII")
 FIELDS = [
