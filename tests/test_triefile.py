@@ -310,7 +310,11 @@ def test_fc088_a_million_damaged_files(tmp_path):
         for at in rng.choice(places[i % len(places)], rng.integers(1, 4)):
             value = rng.choice([rng.integers(0, 20), rng.integers(0, 2**32), 0])
             struct.pack_into("=I", data, at, value)
-        try_all(tmp_path / "x.trie", resealed(bytes(data)))
+        damaged = resealed(bytes(data))
+        if i % 20 == 0:  # the disk is slow
+            try_all(tmp_path / "x.trie", damaged)
+        with contextlib.suppress(BundleError):
+            walk_everywhere(Trie.from_bytes(damaged))
 
 
 def test_fc090_a_pickle_is_no_trie(tmp_path):
