@@ -395,7 +395,9 @@ while True:
     rng = np.random.default_rng(0)
     for _ in range(8):
         child = subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-c", code, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         with child:
             assert child.stdout.readline() == "ready\n"
