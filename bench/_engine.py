@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+
 from _vocabs import Vocabulary
 
 MINUS_INF = np.float32(-np.inf)

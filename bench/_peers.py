@@ -9,8 +9,8 @@ import re
 from functools import partial
 
 import numpy as np
-from _engine import MINUS_INF, Bits, Engine
 
+from _engine import MINUS_INF, Bits, Engine
 from eliza import Trie
 from eliza.spelling import Spellings
 

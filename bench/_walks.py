@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+
 from _engine import Engine
 from _peers import Eliza
 from _timing import Case, show

@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+
 from _common import machine
 from _timing import Case, measure, report, write_csv
-
 from eliza import Trie
 
 SIZES = (30, 1_000, 10_000, 100_000, 1_000_000)

@@ -17,10 +17,10 @@ import argparse
 from functools import partial
 
 import numpy as np
+
 from _common import machine
 from _timing import Case, measure, report, write_csv
 from _vocabs import names
-
 from eliza import Trie, bitmask_batch, mask_batch
 
 N_VOCAB = 49_152

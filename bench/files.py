@@ -15,7 +15,6 @@ from pathlib import Path
 
 from _common import machine
 from _timing import Case, measure, report, write_csv
-
 from build import N_VOCAB, SIZES, leaves
 from eliza import Trie
 

@@ -30,6 +30,7 @@ import statistics
 import time
 
 import numpy as np
+
 from _common import machine
 from _peers import Eliza, installed
 from _timing import report, show, write_csv

@@ -21,9 +21,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+
 from _common import machine
 from _timing import Case, measure, report, write_csv
-
 from eliza import Trie, argmax_batch
 from eliza._logits import log_sum_exp
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from t32 import t32
 
 from eliza import TrieCache
+from t32 import t32
 
 
 def choose(trie, queue):

@@ -9,13 +9,13 @@ import weakref
 
 import numpy as np
 import pytest
-from support import content, on_linux, resident
-from t32 import t32
 
 import eliza
 from eliza import Trie, TrieCache
 from eliza.errors import InvalidArgument, InvalidType
 from eliza.reference import Reference
+from support import content, on_linux, resident
+from t32 import t32
 
 V = 64
 LEAVES = {"THINK": [10, 11], "EXECUTE": [20], "REPLY": [10, 12, 13]}

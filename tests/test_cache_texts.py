@@ -8,14 +8,14 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import content, model_of, on_linux, plain_vocab, resident
-from t32 import BOS, PIECES, byte_pair, t32
-from test_place import LETTERS, byte_pairs, texts
 
 import eliza
 from eliza import TrieCache, Vocab
 from eliza.errors import InvalidArgument
 from eliza.tails import STRETCH
+from support import content, model_of, on_linux, plain_vocab, resident
+from t32 import BOS, PIECES, byte_pair, t32
+from test_place import LETTERS, byte_pairs, texts
 
 
 def test_fc094_the_tokenizer_is_in_the_key_of_texts():

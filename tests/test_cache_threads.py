@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from children import use_cache, use_new_cache
-from support import V, on_linux, resident
-from t32 import t32
 
 import eliza
+from children import use_cache, use_new_cache
 from eliza import Trie, TrieCache
 from eliza.cache import Entry
 from eliza.errors import InvalidArgument
 from eliza.reference import Reference
+from support import V, on_linux, resident
+from t32 import t32
 
 END = 2
 THREADS = 8

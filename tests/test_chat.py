@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import hashed
-from t32 import BOS, END, IM_END, t32
-from tiny import CHAT_TEMPLATE, tiny_gguf
 
 import eliza
 from eliza import ChatTemplate, InvalidArgument, InvalidType, NotSupported, Vocab
 from eliza.cli.loading import packaged_model
 from eliza.testing import ScriptedBackend
+from support import hashed
+from t32 import BOS, END, IM_END, t32
+from tiny import CHAT_TEMPLATE, tiny_gguf
 
 pytest.importorskip("jinja2")
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tiny import tiny_gguf
 
 from eliza.cli import main
+from tiny import tiny_gguf
 
 pytest.importorskip("llama_cpp")
 

@@ -9,10 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-import children
 import numpy as np
 import pytest
 
+import children
 from eliza import Trie, argmax_batch, mask_batch
 from eliza.errors import ElizaError
 

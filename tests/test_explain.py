@@ -4,10 +4,10 @@ import math
 import sys
 
 import pytest
-from support import END, hashed, model_of, plain_vocab, scripted
-from t32 import t32
 
 from eliza import NotSupported, Trie
+from support import END, hashed, model_of, plain_vocab, scripted
+from t32 import t32
 
 LEAVES = {
     "SEND": (10, 11, 12),

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from t32 import BOS, END, IM_END, byte_pair, t32
 
 from eliza import tails
 from eliza.errors import InvalidArgument, InvalidType, OffPathError
 from eliza.vocab import Vocab
+from t32 import BOS, END, IM_END, byte_pair, t32
 
 
 def leaves(placed):

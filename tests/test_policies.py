@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
-from t32 import t32
 
 from eliza import InvalidArgument, InvalidType, Trie
 from eliza.reference import Reference, log_sum_exp
+from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
+from t32 import t32
 
 PROMPT, PRIOR = [4, 5], [4]
 EOG = (END, 3)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support import model_of, scripted
-from t32 import BOS, END, PIECES, byte_pair, row, t32
 
 from eliza import (
     InvalidArgument,
@@ -26,6 +24,8 @@ from eliza import (
 from eliza._pieces import Pieces
 from eliza.reference import Reference
 from eliza.spelling import Spellings
+from support import model_of, scripted
+from t32 import BOS, END, PIECES, byte_pair, row, t32
 
 EXIT = 0  # the first id of the generated vocabularies; it has no bytes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_real_vocabs import Loaded, files, name_of
-from tiny import WORDS, tiny_gguf
 
 import eliza
+from test_real_vocabs import Loaded, files, name_of
+from tiny import WORDS, tiny_gguf
 
 llama_cpp = pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.model
