@@ -13,6 +13,7 @@ import pytest
 import eliza
 from eliza import Trie, TrieCache
 from eliza.errors import InvalidArgument, InvalidType
+from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
 from eliza.reference import Reference
 from support import content, on_linux, resident
 from t32 import t32
@@ -159,6 +160,20 @@ def test_fc095_model_path_and_name():
         assert content(trie) == content(want)
         twin = Payload(payload.model_id, **payload.paths)
         assert cache.get(twin, path=path, n_vocab=V) is trie
+
+
+def test_token_tree_payloads():
+    cache = TrieCache()
+    leaves = (TokenTreeLeaf("THINK", (10, 11)), TokenTreeLeaf("EXECUTE", (20,)))
+    payload = TokenTreePayload("m", [TokenTreeDescriptor("action", leaves)])
+    trie = cache.get(payload, path="action", n_vocab=V)
+    assert content(trie) == content(payload.trie("action", n_vocab=V))
+    again = TokenTreePayload.from_json(payload.to_json())
+    assert cache.get(again, path="action", n_vocab=V) is trie
+    other = TokenTreePayload("m2", payload.descriptors)
+    assert cache.get(other, path="action", n_vocab=V) is not trie
+    with pytest.raises(InvalidArgument, match="parameters"):
+        cache.get(payload, path="parameters", n_vocab=V)
 
 
 def test_payloads_are_checked():
