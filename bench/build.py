@@ -1,6 +1,6 @@
 """What building a trie from arrays costs, by the number of leaves.
 
-    python bench/build.py [--csv FILE] [--check]
+    python bench/build.py [--csv FILE] [--png FILE] [--check]
 
 The leaves look like names that a tokenizer cut: 3 to 16 ids, 1 to 4 words from a list,
 so that many share their beginnings. They are built shuffled, and as they come out
@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+
 from _common import machine
 from _timing import Case, measure, report, write_csv
-
 from eliza import Trie
 
 SIZES = (30, 1_000, 10_000, 100_000, 1_000_000)
@@ -61,6 +61,7 @@ def build(tokens, offsets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--csv", help="write the figures here")
+    parser.add_argument("--png", help="draw a chart here (needs matplotlib)")
     parser.add_argument("--check", action="store_true", help="tiny sizes, in seconds")
     options = parser.parse_args()
     print(machine())
@@ -93,6 +94,10 @@ def main():
     print(f"\n{machine()}")
     if options.csv:
         write_csv(options.csv, columns, rows)
+    if options.png:
+        from _plot import draw_build
+
+        draw_build(columns, rows, options.png)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ The pick: `Cursor.argmax` over K allowed ids of one row.
     cold     called from Python, on rows whose cells are in no cache
     numpy    ids[row[ids].argmax()] called from Python, as one would write it
 
+A batch: `argmax_batch` over 256 cursors of 256 tries and as many rows, warm (called
+again and again; the cells that are read fit into the cache) and cold.
+
 The mask: `Cursor.mask` in place against `ndarray.fill(-inf)`, the least that any mask
 of the whole row does. Figures are minima over interleaved rounds, cold ones medians.
 """
@@ -18,9 +21,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+
 from _common import machine
 from _timing import Case, measure, report, write_csv
-
 from eliza import Trie, argmax_batch
 from eliza._logits import log_sum_exp
 
@@ -81,6 +84,29 @@ def pick_rows(n_vocab, counts, rounds, cold_bytes):
     return out
 
 
+def batch_rows(n_vocab, counts, rounds, evict_bytes):
+    """256 cursors in one call, each with a trie, a place and a row of its own."""
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((BATCH, n_vocab)).astype(np.float32)
+    evict = np.zeros(evict_bytes, np.uint8)
+    out = []
+    for count in counts:
+        cursors = []
+        for _ in range(BATCH):
+            ids = np.sort(rng.choice(n_vocab, count, replace=False))
+            trie = Trie.from_arrays(ids, np.arange(count + 1), n_vocab=n_vocab)
+            cursors.append(trie.cursor())
+        cases = [
+            Case(argmax_batch, (rows, cursors), 20),
+            Case(
+                argmax_batch, (rows, cursors), setup=lambda: np.add(evict, 1, out=evict)
+            ),
+        ]
+        measure(cases, rounds)
+        out.append([n_vocab, count, cases[0].best * 1e6, cases[1].median * 1e6])
+    return out
+
+
 def lse_rows(vocabularies, rounds):
     out = []
     for n_vocab in vocabularies:
@@ -117,6 +143,11 @@ def main():
     for n_vocab in vocabularies:
         rows += pick_rows(n_vocab, counts, rounds, cold_bytes)
     report("Pick and mask", columns, rows)
+    report(
+        f"argmax_batch, {BATCH} cursors, us a call",
+        ["n_vocab", "ids", "warm", "cold"],
+        batch_rows(vocabularies[0], (8, 30, 64), rounds, cold_bytes // 3),
+    )
     report(
         "Log-sum-exp of a row, us",
         ["n_vocab", "float32", "float16", "numpy float32"],

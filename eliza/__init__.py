@@ -20,7 +20,10 @@ from eliza._batch import argmax_batch, bitmask_batch, mask_batch
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
+from eliza.cache import CacheStats, TrieCache
+from eliza.chat import ChatTemplate
 from eliza.choosing.answer import Answer, Ranked, Ranking, Stats
+from eliza.describing import describe_choices
 from eliza.errors import (
     AbiMismatch,
     BackendError,
@@ -48,7 +51,9 @@ __all__ = [
     "Answer",
     "BackendError",
     "BundleError",
+    "CacheStats",
     "Cancelled",
+    "ChatTemplate",
     "Closed",
     "ContextOverflow",
     "Cursor",
@@ -71,9 +76,11 @@ __all__ = [
     "TokenTreeLeaf",
     "TokenTreePayload",
     "Trie",
+    "TrieCache",
     "Vocab",
     "argmax_batch",
     "bitmask_batch",
+    "describe_choices",
     "load",
     "mask_batch",
 ]

@@ -21,7 +21,6 @@ cdef class Order:
 
 
 cdef int order_fill(Order out, Sequences leaves) except -1:
-    """Sort sequences; equal ones still stand side by side."""
     cdef int64_t n = leaves.n
     cdef int64_t equal
     cdef int bits = 1
@@ -146,7 +145,8 @@ cdef int assemble(
     cdef int failed
     if leaves.names is not None and not leaves.distinct:
         names_check(leaves)
-    order_fill(order, leaves)
+    if order.order == NULL:
+        order_fill(order, leaves)
     if leaves.names is not None:
         equal_check(order, leaves.names)
     if type(exits) is dict:

@@ -16,6 +16,7 @@ from ._types cimport index_t, token_t, trie_t
 from .errors import InvalidArgument
 
 
+@cython.no_gc  # can be in no cycle: nothing here refers back
 @cython.auto_pickle(False)
 cdef class Bound:
     pass

@@ -59,10 +59,7 @@ cdef bint children_check(const trie_t* t, index_t i, bint is_leaf) noexcept nogi
     cdef const node_t* n = t.node + i
     cdef index_t c, end = (n + 1).child, leaf = n.lo + is_leaf
     for c in range(n.child, end):
-        if (
-            t.node[c].parent != i or t.node[c].lo != leaf or t.node[c].hi <= leaf
-            or t.node[c].hi > n.hi
-        ):
+        if t.node[c].parent != i or t.node[c].lo != leaf or t.node[c].hi <= leaf:
             return False
         leaf = t.node[c].hi
     return leaf == n.hi and ids_check(

@@ -20,3 +20,7 @@ cdef class Cursor:
     cdef int open_ids(self, const token_t** ids, index_t* n) except -1
 
 cdef Cursor cursor_make(Bound bound)
+
+# What messages share: the first few of many ids, and the error where none can be taken.
+cdef str show(object ids)
+cdef object no_candidate(const token_t* ids, index_t n)

@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 
 from cpython.buffer cimport (
     PyBUF_WRITABLE,
@@ -39,10 +39,9 @@ from ._sample cimport (
     bit_generator_of,
     bitgen_of,
     bitgen_t,
+    ids_sample,
     options_read,
     options_t,
-    row_sample,
-    sample_room,
 )
 from ._types cimport index_t, node_t, token_t
 
@@ -83,6 +82,7 @@ cdef str show(object ids):
     return text if len(ids) <= SHOWN_IDS else f"{text}, ... ({len(ids)} in all)"
 
 
+@cython.no_gc  # can be in no cycle, and copies are 10 ns cheaper
 @cython.auto_pickle(False)
 cdef class Cursor:
     """One walk through the choices of a trie; made by `Trie.cursor`.
@@ -521,22 +521,14 @@ cdef object sample_one(
 ):
     cdef const token_t* ids = NULL
     cdef index_t n = 0
-    cdef Py_buffer view
-    cdef row_t row
-    cdef int64_t drawn = -1
-    cdef void* room
+    cdef int64_t drawn
     cursor.open_ids(&ids, &n)
-    row_open(logits, 1, cursor.bound.b.trie.n_vocab, False, dtype, &view, &row)
-    room = malloc(sample_room(n))
-    if room != NULL:
-        drawn = row_sample(&row, ids, n, options, room, bits)
-    PyBuffer_Release(&view)
-    free(room)
-    if room == NULL:
-        raise OutOfMemory(f"no memory to draw from {n} ids")
+    drawn = ids_sample(
+        logits, dtype, cursor.bound.b.trie.n_vocab, ids, n, options, bits
+    )
     if drawn < 0:
         raise no_candidate(ids, n)
-    return ids[drawn]
+    return drawn
 
 
 cdef object off_path(Cursor cursor, token_t id):

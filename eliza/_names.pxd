@@ -28,6 +28,9 @@ cdef class Names:
     cdef int verify(self) except -1
     cdef int64_t nbytes(self) noexcept
 
+# The bytes of a name, also of one with half a surrogate pair.
+cdef bytes utf8(str name)
+
 # names[order[i]] is the name of leaf i.
 cdef Names names_make(list names, const index_t* order, index_t n)
 

@@ -34,6 +34,13 @@ cdef int options_read(
 cdef bitgen_t* bitgen_of(object source) except NULL
 cdef object bit_generator_of(object rng)
 
+# Draw one of ids by a row that a caller gave; -1 if none has a logit above -inf. With
+# the generator's lock held. OutOfMemory, and what row_open raises.
+cdef int64_t ids_sample(
+    object logits, object dtype, token_t n_vocab, const token_t* ids, index_t n,
+    const options_t* options, bitgen_t* bits,
+) except -2
+
 # Memory that row_sample needs for n ids, in bytes.
 cdef size_t sample_room(index_t n) noexcept nogil
 

@@ -2,18 +2,19 @@
 
 from libc.math cimport INFINITY, exp
 from libc.stdint cimport int64_t
-from libc.stdlib cimport qsort
+from libc.stdlib cimport free, malloc, qsort
 
 from cpython.bool cimport PyBool_Check
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.float cimport PyFloat_CheckExact
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from ._ingest cimport plain_int
 from ._logits cimport row_argmax, row_gather
-from ._rows cimport row_t
+from ._rows cimport row_open, row_t
 from ._types cimport index_t, token_t
 
-from .errors import InvalidArgument, InvalidType
+from .errors import InvalidArgument, InvalidType, OutOfMemory
 
 cdef struct place_t:
     float logit
@@ -169,3 +170,22 @@ cdef int64_t row_sample(
     for i in range(n):
         total += max(weight[i], 0.0)
     return draw(weight, n, total, bits)
+
+
+cdef int64_t ids_sample(
+    object logits, object dtype, token_t n_vocab, const token_t* ids, index_t n,
+    const options_t* options, bitgen_t* bits,
+) except -2:
+    cdef Py_buffer view
+    cdef row_t row
+    cdef int64_t drawn = -1
+    cdef void* room
+    row_open(logits, 1, n_vocab, False, dtype, &view, &row)
+    room = malloc(sample_room(n))
+    if room != NULL:
+        drawn = row_sample(&row, ids, n, options, room, bits)
+    PyBuffer_Release(&view)
+    free(room)
+    if room == NULL:
+        raise OutOfMemory(f"no memory to draw from {n} ids")
+    return -1 if drawn < 0 else ids[drawn]

@@ -2,8 +2,9 @@
 
 cimport cython
 
+from ._assemble cimport Order
 from ._image cimport Image
-from ._ingest cimport Ids
+from ._ingest cimport Ids, Sequences
 from ._names cimport Names
 from ._types cimport index_t, trie_t
 
@@ -20,3 +21,9 @@ cdef class Trie:
     cdef object __weakref__
 
     cdef index_t leaf_of(self, object leaf) except? 0xFFFFFFFF
+
+cdef bytes fingerprint_of(object fingerprint)
+
+# From checked leaves, and exits as read_all_exits gives them; `order` is filled, or
+# already is. Errors as in `assemble`.
+cdef Trie trie_make(Sequences leaves, object exits, object fingerprint, Order order)

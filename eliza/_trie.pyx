@@ -174,6 +174,8 @@ cdef class Trie:
     def from_bytes(data):
         """Make a trie from what `to_bytes` gave, checking everything in it.
 
+        Only that no name comes twice is left to the first look-up by name.
+
         Parameters
         ----------
         data : bytes-like

@@ -21,6 +21,7 @@ __all__ = [
     "OffPathError",
     "OutOfMemory",
     "error_from_code",
+    "shown",
 ]
 
 
@@ -159,3 +160,8 @@ def error_from_code(code: int, message: str) -> ElizaError:
     """
     cls = _BY_CODE.get(code)
     return ElizaError(code, message) if cls is None else cls(message)
+
+
+def shown(text: str) -> str:
+    """Return a text as it appears in a message: quoted, and cut when it is long."""
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from eliza.errors import InvalidArgument
-from eliza.placing import shown
+from eliza.errors import InvalidArgument, shown
 from eliza.vocab import Vocab
 
 __all__ = ["ListVocab"]

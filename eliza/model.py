@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from eliza.choosing.answer import Answer, Stats
+from eliza.cache import TrieCache
+from eliza.chat import ChatTemplate
 from eliza.choosing.choices import Choices
-from eliza.choosing.decide import decide, path_counts, rank
-from eliza.errors import Cancelled, Closed, InvalidArgument, InvalidType, NotSupported
+from eliza.choosing.choose import Placed, Prior, answer
+from eliza.choosing.request import Request, Sampling
+from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.messages import is_messages
 from eliza.session import Session
 
 if TYPE_CHECKING:
@@ -20,16 +21,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from numpy.typing import NDArray
+    from numpy.random import Generator
 
-    from eliza._trie import Trie
     from eliza.backends.base import Backend, Capabilities
-    from eliza.vocab import Vocab
+    from eliza.choosing.answer import Answer
+    from eliza.choosing.trail import Event
+    from eliza.vocab import Prompt, Vocab
 
 __all__ = ["Model", "load"]
 
-_METHODS = ("exact", "greedy")
-_RANKINGS = (None, "masked", "whole")
+#: How many sets of choices keep what they score without an input.
+KEPT_PRIORS = 32
 
 
 def load(
@@ -95,15 +97,29 @@ class Model:
     ----------
     backend : Backend
         Owned by the model.
+
+    Attributes
+    ----------
+    backend : Backend
+        As given.
+    cache : TrieCache
+        The choices of `choose`, compiled: those that come again after a prompt with the
+        same end are not tokenized again. May be replaced, by one that models share.
+    chat : ChatTemplate
+        Writes chat messages as this model was trained to read them.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.cache = TrieCache()
+        template = getattr(backend, "chat_template", None)  # optional in a backend
+        self.chat = ChatTemplate(template, backend.vocab)
         self._lock = threading.RLock()
         self._closing = False
         self._closed = False
         self._cancel: Any = None
         self._session: Session | None = None
+        self._priors: dict[Any, Prior] = {}
 
     @property
     def vocab(self) -> Vocab:
@@ -119,23 +135,38 @@ class Model:
 
     def choose(
         self,
-        prompt: str | Iterable[int],
+        prompt: Prompt,
         choices: Any,
         *,
         suffix: str | None = None,
         method: str = "exact",
         allow: Any = None,
         ranking: str | None = None,
+        normalize: str = "none",
+        prior_prompt: Prompt | None = None,
+        weights: Any = None,
+        threshold: float | None = None,
+        default: Any = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        rng: Generator | int | None = None,
         delta: float | None = None,
+        spelling: str = "canonical",
         cancel: Any = None,
+        trace: Callable[[Event], Any] | None = None,
     ) -> Answer:
         """Answer a prompt with exactly one of the choices.
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             What stands before the answer. Text is parsed with the model's special
             tokens, and gets the begin-of-sequence id where the model wants one.
+            Messages, ``[{"role": "user", "content": "..."}, ...]``, are written by the
+            model's own template, their contents never parsed for special tokens; if the
+            last is the assistant's, the answer continues it. See `ChatTemplate`.
         choices : iterable, Enum, Literal, mapping, Trie or (name, ids) pairs
             What is allowed; see `eliza.choosing.choices.Choices.parse`. A text is
             written as the tokenizer would write it after this prompt: give it a
@@ -144,19 +175,47 @@ class Model:
             What would follow the answer, such as a closing quote. It decides how the
             end of a choice is written, and where a choice ends that another continues;
             None: the model's end-of-generation ids.
-        method : {"exact", "greedy"}
-            "exact": the choice with the best whole likelihood. "greedy": the most
-            likely id at each point where choices part, which is faster and can be led
-            astray by a likely beginning of an unlikely choice.
+        method : {"exact", "greedy", "sample"}
+            "exact": the choice with the best whole score. "greedy": the most likely id
+            at each point where choices part, which is faster and can be led astray by
+            a likely beginning of an unlikely choice. "sample": an id drawn at each such
+            point.
         allow : array of bool or int, or iterable of str, optional
             Which of the choices are permitted in this call, by position or text.
         ranking : {"masked", "whole"}, optional
             Score every permitted choice as well. Never changes `value`.
+        normalize : {"none", "tokens", "bytes", "prior"}
+            What the whole log-likelihood of a choice is divided by (its ids, the bytes
+            of its text), or what is subtracted from it (its log-likelihood after
+            `prior_prompt`), before scores are compared.
+        prior_prompt : str, iterable of int, or list of messages, optional
+            For "prior": the same frame without the input. Its scores are kept for
+            later calls with the same choices.
+        weights : mapping or sequence, optional
+            Log weights added to the scores: by choice, the others having 0, or one for
+            each in the order of `choices`.
+        threshold : float, optional
+            Below this probability the answer is `default`, and `abstained` is true. The
+            exact search goes on until that is certain.
+        default : object
+            The answer below the threshold.
+        temperature, top_k, top_p, min_p
+            For "sample", over the allowed ids and in this order; see `Cursor.sample`.
+        rng : numpy.random.Generator or int, optional
+            For "sample": a generator, which moves on, or a seed.
         delta : float, optional
             How far below the best bound, in nats, a branch joins a batch of the exact
             search; by default what suits the runtime. Changes the cost, not the answer.
+        spelling : {"canonical", "all"}
+            "canonical": a choice has the ids that the tokenizer writes. "all": the
+            model may write it with any ids that give its text, which takes a pass for
+            nearly every id. Not with "exact" or `ranking`; `logprob` is that of the ids
+            that were taken.
         cancel : object with is_set(), optional
             Looked at between pieces of work, such as a `threading.Event`.
+        trace : callable, optional
+            Called with an `Event` for each batch that is computed and for each point at
+            which choices are weighed. What it raises ends the call.
 
         Returns
         -------
@@ -170,93 +229,81 @@ class Model:
             The prompt does not fit the context.
         NoCandidateError
             The model gives every permitted choice NaN or no probability at all.
+        NotSupported
+            Whole likelihoods or rankings over all spellings; messages, where the model
+            has no template or jinja2 is missing.
         Cancelled, Closed
             By `cancel`, or `close` from another thread.
         """
-        if method not in _METHODS:
-            raise InvalidArgument(f"method is {method!r}; it is one of {_METHODS}")
-        if ranking not in _RANKINGS:
-            raise InvalidArgument(f"ranking is {ranking!r}; it is one of {_RANKINGS}")
-        if delta is not None and not delta >= 0:
-            raise InvalidArgument(f"delta is {delta}; it is 0 or more nats")
+        start = time.perf_counter()
+        request = Request(
+            method=method,
+            ranking=ranking,
+            normalize=normalize,
+            prior_prompt=prior_prompt,
+            weights=weights,
+            threshold=threshold,
+            default=default,
+            sampling=Sampling(temperature, top_k, top_p, min_p),
+            rng=rng,
+            delta=delta,
+            spelling=spelling,
+        )
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
         with self._lock:
             self._check()
             self._cancel = cancel
             try:
-                return self._choose(
-                    prompt, choices, suffix or "", method, allow, ranking, delta
+                parsed = Choices.parse(choices, self.vocab.n_vocab)
+                before = self._read(prompt)
+                placed = Placed.of(
+                    self.vocab, before, parsed, suffix or "", self.cache, spelling
+                )
+                prior = None
+                if prior_prompt is not None:
+                    prior = self._prior(prior_prompt, parsed, suffix or "")
+                return answer(
+                    self._own_session(),
+                    parsed,
+                    placed,
+                    request,
+                    allow,
+                    prior,
+                    start,
+                    trace,
                 )
             finally:
                 self._cancel = None
 
-    def _choose(
-        self,
-        prompt: str | Iterable[int],
-        given: Any,
-        suffix: str,
-        method: str,
-        allow: Any,
-        ranking: str | None,
-        delta: float | None,
-    ) -> Answer:
-        start = time.perf_counter()
-        choices = Choices.parse(given, self.vocab.n_vocab)
-        prompt_ids, trie, order = self._place(prompt, choices, suffix)
-        exits = self.vocab.eog if choices.trie is not None and trie.needs_exits else ()
-        mask = None if allow is None else choices.permitted(allow)[order]
-        cursor = trie.cursor(exits=exits, allow=mask)
-        session = self._own_session()
-        timeline = session.timeline
-        passes, positions = timeline.passes, timeline.positions
-        reused = session.sync(prompt_ids)
-        made = decide(
-            session,
-            cursor,
-            method=method,
-            ranking=ranking,
-            delta=delta,
-        )
-        decided, forced = path_counts(cursor, trie.tokens(made.leaf))
-        at = int(order[made.leaf])
-        ranked = probability = margin = None
-        if ranking is not None and made.scores is not None:
-            values = [choices.values[i] for i in order]
-            ranked, probability, margin = rank(ranking, made.scores, values, made.leaf)
-        return Answer(
-            value=choices.values[at],
-            index=choices.index[at],
-            logprob=made.logprob,
-            probability=probability,
-            probability_bounds=made.bounds,
-            margin=margin,
-            ranking=ranked,
-            stats=Stats(
-                forward_passes=timeline.passes - passes,
-                positions=timeline.positions - positions,
-                prompt_tokens=len(prompt_ids),
-                reused_tokens=reused,
-                decided=decided,
-                forced=forced,
-                seconds=time.perf_counter() - start,
-            ),
-        )
+    def _read(self, prompt: Prompt) -> str | Iterable[int]:
+        """Write messages; leave other prompts as they are."""
+        if is_messages(prompt):
+            return self.chat.ids(prompt)
+        return cast("str | Iterable[int]", prompt)
 
-    def _place(
-        self, prompt: str | Iterable[int], choices: Choices, suffix: str
-    ) -> tuple[list[int], Trie, NDArray[np.int32]]:
-        """Return the ids of the prompt, the choices after it, and leaf -> choice."""
-        if choices.trie is None:
-            placed = self.vocab.place(prompt, choices.texts, suffix)
-            return placed.prompt_ids.tolist(), placed.trie, placed.order
-        if suffix:
-            raise InvalidArgument(
-                "suffix is for choices given as text; a set given by ids holds the "
-                "ids that end a choice itself (exits=)"
-            )
-        ids = self.vocab.prompt_ids(prompt)
-        return ids, choices.trie, np.arange(len(choices.trie), dtype=np.int32)
+    def _prior(self, prompt: Prompt, choices: Choices, suffix: str) -> Prior:
+        """Return what the choices score after the prior's prompt, from memory if known.
+
+        It has a sequence of its own, so that the prompt's stays in the cache.
+        """
+        before = self._read(prompt)
+        placed = Placed.of(self.vocab, before, choices, suffix, self.cache)
+        key = (tuple(placed.prompt_ids), choices.texts or placed.trie, suffix)
+        known = self._priors.pop(key, None)
+        if known is None:
+            session = self._new_session()
+            try:
+                computed = Prior.compute(session, placed)
+            finally:
+                session.close()
+            known = Prior(computed.scores)
+        else:
+            computed = known
+        self._priors[key] = known
+        while len(self._priors) > KEPT_PRIORS:
+            del self._priors[next(iter(self._priors))]
+        return computed
 
     # -- generating --------------------------------------------------------------
 
@@ -291,6 +338,7 @@ class Model:
             max_tokens=max_tokens,
             stop=stop,
             check=self._check,
+            chat=self.chat,
         )
 
     def _own_session(self) -> Session:
@@ -298,9 +346,7 @@ class Model:
             self._session = self._new_session()
         return self._session
 
-    async def achoose(
-        self, prompt: str | Iterable[int], choices: Any, **options: Any
-    ) -> Answer:
+    async def achoose(self, prompt: Prompt, choices: Any, **options: Any) -> Answer:
         """Do what `choose` does without blocking the event loop.
 
         A cancelled task cancels the call: it ends within one piece of work.

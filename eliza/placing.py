@@ -11,43 +11,39 @@ part:
     root                    ^              after the longest start that all share
     leaves                    ␣"Yes, ␣"No  up to the id that covers the last byte
 
-Only the end of the prompt is encoded again. `_tails` finds how much of it is enough,
-`_encodings` proves it on each choice, `_cut` finds the root and the ends of the leaves,
-`_separate` what ends a choice that others continue.
+Only the end of the prompt is encoded again, and the leaves depend on nothing before it:
+see `tails`. So a cache has them by that end and by the texts. `_cut` finds the root and
+the ends of the leaves, `_separate` what ends a choice that others continue.
 """
 
 from __future__ import annotations
 
 import reprlib
 import struct
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from eliza._trie import from_arrays_with_order
-from eliza.errors import InvalidArgument, InvalidType
+from eliza.cache import Entry
+from eliza.errors import InvalidArgument, InvalidType, shown
+from eliza.tails import TooShort, common, encode_all, prompt_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from eliza._trie import Trie
+    from eliza.cache import TrieCache
+    from eliza.tails import End, Ids, Tail
     from eliza.vocab import Vocab
 
-    Ids = list[int]
-
-__all__ = ["Placement", "place", "shown"]
-
-#: How many ids of a long prompt are encoded again with each choice.
-STRETCH = 16
-#: How many ids after the cut must come out as the prompt has them. One is enough for
-#: every vocabulary of the tests, long runs of one character included.
-AGREE = 4
+__all__ = ["Placement", "place"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,18 +71,23 @@ class Placement:
     overlap: int
 
 
-class _Tail(NamedTuple):
-    """Where a prompt is cut, and the text that is encoded again before each choice."""
+class _Spot(NamedTuple):
+    """Where the root of a trie lies, and what its leaves are."""
 
-    kept: int  # the ids of the prompt before the cut
-    text: str  # what is encoded again
-    own: Ids  # its ids
-    skip: int  # how many of `own` only lead up to the cut
-    agree: int  # how many of `own` the encoding with a choice must start with
+    back: int  # how many ids at the end of the prompt are not before the root
+    lead: Ids  # the ids that stand there instead
+    order: NDArray[np.int32]
+    overlap: int
 
 
 def place(
-    vocab: Vocab, prompt: Ids, choices: Sequence[str], suffix: str, *, rooted: bool
+    vocab: Vocab,
+    prompt: Ids,
+    choices: Sequence[str],
+    suffix: str,
+    *,
+    rooted: bool,
+    cache: TrieCache | None,
 ) -> Placement:
     """Find the ids of each choice after a prompt.
 
@@ -102,6 +103,8 @@ def place(
         What follows each choice.
     rooted : bool
         An id of the prompt must remain before the trie.
+    cache : TrieCache or None
+        Where the choices are looked up by their texts.
 
     Returns
     -------
@@ -116,20 +119,42 @@ def place(
     InvalidType
         `choices` is not a sequence, or holds something that is not a string.
     """
-    first = _distinct(choices)
-    after = _utf8(suffix, "suffix")
-    tail, encodings = _encodings(vocab, prompt, first, suffix)
-    root, ends, overlap = _cut(vocab, tail, first, after, encodings)
-    ids = prompt[: tail.kept] + encodings[0][tail.skip : root]
+    texts = _texts(choices)
+    suffix = _plain(suffix, "suffix")
+    for end in prompt_ends(vocab, prompt):
+        build = partial(_build, vocab, end, texts, suffix)
+        try:
+            if cache is None:
+                entry = build()
+            else:
+                # The vocabulary by its number: its fingerprint tells equal ones from
+                # different ones, which only files need, and takes 50 ms for 49,152 ids.
+                key = (vocab._serial, end.afresh, tuple(end.ids), texts, suffix)
+                entry = cache.lookup(key, build)
+            break
+        except TooShort:
+            continue
+    spot: _Spot = entry.extra
+    ids = prompt[: len(prompt) - spot.back] + spot.lead
     if rooted and not ids:
         why = "the tokenizer merges all of it with a choice" if prompt else "no ids"
         raise InvalidArgument(
             f"empty prompt: {why}, and a model must read at least one id before the "
             "choices; put some text there"
         )
+    prompt_ids = _frozen(np.array(ids, np.int32))
+    return Placement(prompt_ids, entry.trie, spot.order, spot.overlap)
+
+
+def _build(vocab: Vocab, end: End, texts: tuple[str, ...], suffix: str) -> Entry[Trie]:
+    """Find the leaves after the end of a prompt, and build their trie."""
+    first = _distinct(texts)
+    after = _utf8(suffix, "suffix")
+    tail, encodings = encode_all(vocab, end, first, suffix)
+    root, ends, overlap = _cut(vocab, tail, first, after, encodings)
     names = list(first)
     bodies = [encoded[root:] for encoded in encodings]
-    ends = [end - root for end in ends]
+    ends = [at - root for at in ends]
     exits = _separate(vocab, names, bodies, ends)
 
     tokens = chain.from_iterable(map(islice, bodies, ends))
@@ -141,9 +166,13 @@ def place(
         exits or None,
         vocab.fingerprint,
     )
-    if len(names) != len(choices):
+    if len(names) != len(texts):
         order = np.array(list(first.values()), np.int32)[order]
-    return Placement(_frozen(np.array(ids, np.int32)), trie, _frozen(order), overlap)
+    lead = encodings[0][tail.skip : root]
+    spot = _Spot(len(end.ids) - tail.kept, lead, _frozen(order), overlap)
+    return Entry(
+        trie, spot, trie.nbytes + order.nbytes + sum(map(sys.getsizeof, texts))
+    )
 
 
 def _frozen(array: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -154,26 +183,39 @@ def _frozen(array: NDArray[np.int32]) -> NDArray[np.int32]:
 # -- what the caller gave --------------------------------------------------------------
 
 
-def _distinct(choices: Sequence[str]) -> dict[str, int]:
-    """Return the choices with the index of their first appearance."""
+def _texts(choices: Sequence[str]) -> tuple[str, ...]:
+    """Return the choices as plain strings."""
     if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
         raise InvalidType(
             "choices must be a sequence of strings, such as a list; got "
             + reprlib.repr(choices)
         )
-    if not choices:
+    texts = tuple(choices)
+    if {*map(type, texts)} == {str}:
+        return texts
+    if not texts:
         raise InvalidArgument("there are no choices; give at least one")
+    return tuple([_plain(text, f"choices[{i}]") for i, text in enumerate(texts)])
+
+
+def _plain(text: str, what: str) -> str:
+    """Return what a string says, whatever class it is of."""
+    if not isinstance(text, str):
+        raise InvalidType(f"{what} must be a string; got {reprlib.repr(text)}")
+    return text if type(text) is str else str.__str__(text)
+
+
+def _distinct(texts: Sequence[str]) -> dict[str, int]:
+    """Return the choices with the index of their first appearance."""
     first: dict[str, int] = {}
-    for i, choice in enumerate(choices):
-        if not _utf8(choice, f"choices[{i}]"):
+    for i, text in enumerate(texts):
+        if not _utf8(text, f"choices[{i}]"):
             raise InvalidArgument(f"choices[{i}] is the empty string ''")
-        first.setdefault(str.__str__(choice), i)
+        first.setdefault(text, i)
     return first
 
 
 def _utf8(text: str, what: str) -> bytes:
-    if not isinstance(text, str):
-        raise InvalidType(f"{what} must be a string; got {reprlib.repr(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -181,110 +223,6 @@ def _utf8(text: str, what: str) -> bytes:
             f"{what}: {shown(text)} has a lone surrogate at {error.start}, which "
             "stands for no character"
         ) from None
-
-
-def shown(text: str) -> str:
-    """Return a text as it appears in a message: quoted, and cut when it is long."""
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
-
-
-# -- the end of the prompt -------------------------------------------------------------
-
-
-def _common(a: Ids, b: Ids) -> int:
-    """Return the length of the common start."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
-
-
-def _again(vocab: Vocab, data: bytes) -> tuple[str, Ids] | None:
-    """Return the text that a tokenizer writes as `data`, and its ids, or None."""
-    try:
-        text = data.removeprefix(vocab.text_start).decode()
-        return text, vocab._encode(text, False)
-    except (UnicodeDecodeError, InvalidArgument):
-        return None
-
-
-def _tails(vocab: Vocab, prompt: Ids) -> Iterator[_Tail]:
-    """Give the ways to cut a prompt, the cheapest first."""
-    table, n, size = vocab._table, len(prompt), STRETCH
-    while True:
-        low = max(0, n - size)
-        pieces = table.of(prompt[low:])
-        last = range(n - 1, low - 1, -1)
-        fresh = next((i + 1 for i in last if prompt[i] in table.specials), 0)
-        if fresh or not low:
-            break
-        tail = _stretch(vocab, prompt[low:], pieces)
-        if tail is not None:
-            yield tail._replace(kept=tail.kept + low)
-        size *= 2
-
-    # After a special id, and at the start, a tokenizer begins afresh.
-    pieces = pieces[fresh - low :]
-    whole = _again(vocab, b"".join(pieces))
-    if whole is not None and whole[1] == prompt[fresh:]:
-        yield _Tail(fresh, *whole, skip=0, agree=0)
-    else:
-        yield from _unusual(vocab, prompt, b"".join(pieces))
-
-
-def _stretch(vocab: Vocab, ids: Ids, pieces: list[bytes]) -> _Tail | None:
-    """Cut a prompt that ends in `ids` where their encoding agrees with them."""
-    starts = (i for i, piece in enumerate(pieces) if not b"\x80" <= piece[:1] < b"\xc0")
-    first = next(starts, len(pieces))  # not within a character
-    again = _again(vocab, b"".join(pieces[first:]))
-    if again is None:
-        return None
-    text, own = again
-    shared = _common(own[::-1], ids[::-1])
-    skip = len(own) - shared
-    return _Tail(len(ids) - shared, text, own, skip, skip + AGREE)
-
-
-def _unusual(vocab: Vocab, prompt: Ids, data: bytes) -> Iterator[_Tail]:
-    """Cut a prompt that ends in ids which the tokenizer would not write.
-
-    They stay as they are. The choices are encoded after as many of them as agree, or
-    else by themselves: after a line break where a tokenizer puts a space before a text.
-    """
-    n = len(prompt)
-    text = data.decode(errors="replace").rpartition("\ufffd")[2]
-    again = _again(vocab, text.encode())
-    if again is not None:
-        text, own = again
-        shared = _common(own[::-1], prompt[::-1])
-        if shared:
-            skip = len(own) - shared
-            yield _Tail(n - shared, text, own, skip, agree=skip)
-    text, own = (_again(vocab, b"\n") if vocab.text_start else None) or ("", [])
-    yield _Tail(n, text, own, skip=len(own), agree=len(own))
-
-
-def _encodings(
-    vocab: Vocab, prompt: Ids, first: dict[str, int], suffix: str
-) -> tuple[_Tail, list[Ids]]:
-    """Encode each choice after the shortest end of the prompt that holds for all."""
-    for tail in _tails(vocab, prompt):
-        head = tail.own[: tail.agree]
-        encodings: list[Ids] = []
-        for name, i in first.items():
-            try:
-                ids = vocab._encode(tail.text + name + suffix, False)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"choices[{i}] {shown(name)}: {error}") from error
-            if ids[: tail.agree] != head:
-                break
-            encodings.append(ids)
-        else:
-            return tail, encodings
-    raise InvalidArgument(
-        f"choices[{i}] {shown(name)} merges with whatever stands before it, and the "
-        "prompt ends in ids that the tokenizer would not write; give the prompt as text"
-    )
 
 
 # -- leaves ----------------------------------------------------------------------------
@@ -304,7 +242,7 @@ def _refusal(vocab: Vocab, ids: Ids, before: bytes, text: bytes) -> str:
 
 
 def _cut(
-    vocab: Vocab, tail: _Tail, first: dict[str, int], after: bytes, encodings: list[Ids]
+    vocab: Vocab, tail: Tail, first: dict[str, int], after: bytes, encodings: list[Ids]
 ) -> tuple[int, list[int], int]:
     """Check what each encoding spells, and find the root and the ends of the choices.
 
@@ -327,7 +265,7 @@ def _cut(
         # A start that all choices share is theirs: the root lies in the prompt.
         root = min(root, bisect_right(edges, len(before)))
         if ids[:root] != one[:root]:
-            root = _common(ids, one)
+            root = common(ids, one)
         ends.append(bisect_left(edges, len(before) + len(raw)) + 1)
     return root, ends, len(before) - len(vocab.decode(one[:root]))
 

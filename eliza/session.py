@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eliza.chat import ChatTemplate
 from eliza.errors import (
     Cancelled,
     Closed,
     InvalidArgument,
     NoCandidateError,
 )
+from eliza.messages import is_messages
 from eliza.textstream import TextStream
 from eliza.timeline import Timeline
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from eliza.backends.base import Capabilities, Row, Sequence
     from eliza.constraint import Constraint
-    from eliza.vocab import Vocab
+    from eliza.vocab import Prompt, Vocab
 
 __all__ = ["Session", "Step"]
 
@@ -86,6 +88,8 @@ class Session:
         Texts at which free text ends. They do not apply inside a constraint.
     check : callable, optional
         Called before each piece of work; may raise to interrupt it.
+    chat : ChatTemplate, optional
+        Writes messages; without it they are refused.
     """
 
     def __init__(
@@ -98,12 +102,14 @@ class Session:
         max_tokens: int | None = None,
         stop: Iterable[str] = (),
         check: Callable[[], None] | None = None,
+        chat: ChatTemplate | None = None,
     ) -> None:
         if max_tokens is not None and max_tokens < 0:
             raise InvalidArgument(
                 f"max_tokens is {max_tokens}; it must be 0 or more, or None"
             )
         self.vocab = vocab
+        self.chat = chat or ChatTemplate(None, vocab)
         self.timeline = Timeline(sequence, capabilities)
         self._lock = threading.RLock() if lock is None else lock
         self._max_tokens = max_tokens
@@ -112,6 +118,7 @@ class Session:
         self._closed = False
         self._text = TextStream(stop)
         self._constraint: Constraint | None = None
+        self._pick: Callable[[Row], int] | None = None
         self._restart()
         sequence.on_piece = self._check
 
@@ -164,13 +171,15 @@ class Session:
             self._restart()
             return self.timeline.sync(prompt)
 
-    def prefill(self, prompt: str | Iterable[int]) -> None:
-        """Append a prompt: text, parsed with special tokens, or ids.
+    def prefill(self, prompt: Prompt) -> None:
+        """Append a prompt: text, parsed with special tokens, ids, or chat messages.
 
-        Text at the very start gets the begin-of-sequence id where the vocabulary
-        wants one.
+        What stands at the very start gets the begin-of-sequence id where the vocabulary
+        wants one. Messages are written by the model's own template; see `ChatTemplate`.
         """
-        if isinstance(prompt, str) and self.history:
+        if is_messages(prompt):
+            ids = self.chat.ids(prompt, start=not self.history)
+        elif isinstance(prompt, str) and self.history:
             ids = self.vocab.encode(prompt, special=True)
         else:
             ids = self.vocab.prompt_ids(prompt)
@@ -180,10 +189,22 @@ class Session:
                 self.timeline.append(ids)
             self._restart()
 
-    def set_constraint(self, constraint: Constraint) -> None:
-        """Bind what comes next to a constraint, from its present position on."""
+    def set_constraint(
+        self, constraint: Constraint, pick: Callable[[Row], int] | None = None
+    ) -> None:
+        """Bind what comes next to a constraint, from its present position on.
+
+        Parameters
+        ----------
+        constraint : Constraint
+            Moved by the session.
+        pick : callable, optional
+            Given the logits, returns one of the allowed ids; by default the
+            constraint's argmax.
+        """
         with self._guard():
             self._constraint = constraint
+            self._pick = pick
             self._text.flush()
             if self._finish != "length":
                 self._finish = None
@@ -245,7 +266,7 @@ class Session:
                     "allowed, and the constraint is not done"
                 )
             row = self._row()
-            token = constraint.argmax(row)
+            token = (self._pick or constraint.argmax)(row)
             values = constraint.logprobs(row)
             logprob = float(values[int(np.searchsorted(allowed, token))])
             constraint.accept(token)
@@ -258,7 +279,7 @@ class Session:
             ids.append(token)
         if constraint.done:
             self._finish = "choice"
-            if ids and ids[-1] in self.vocab.eog:
+            if ids and self._ends(ids[-1]):
                 ids.pop()
         elif room is not None and len(ids) == room:
             self._finish = "length"
@@ -266,12 +287,20 @@ class Session:
 
     def _free_step(self) -> Step:
         token = free_argmax(self._row()[: self.vocab.n_vocab])
-        if token in self.vocab.eog:
+        if self._ends(token):
             self._finish = "stop"
             return self._end_step()
         if self._room() == 1:
             self._finish = "length"
         return self._emit([token], 0, None)
+
+    def _ends(self, token: int) -> bool:
+        """Whether an id ends a generation.
+
+        Special ids only are looked up in `eog`, which takes a scan of the vocabulary
+        (10 to 80 ms) when it is first needed.
+        """
+        return self.vocab.is_special(token) and token in self.vocab.eog
 
     def _emit(self, ids: list[int], forced: int, logprob: float | None) -> Step:
         self._pending.extend(ids)

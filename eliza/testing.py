@@ -116,6 +116,8 @@ class ScriptedBackend:
         The most tips of a tree, over all its batches; by default no limit.
     n_batch : int
         The most ids of one piece of a decode: `on_piece` is called before each.
+    chat_template : str, optional
+        The template for chat messages.
 
     Attributes
     ----------
@@ -138,7 +140,9 @@ class ScriptedBackend:
         max_rows: int | None = None,
         max_branches: int | None = None,
         n_batch: int = 128,
+        chat_template: str | None = None,
     ) -> None:
+        self.chat_template = chat_template
         self.vocab = vocab
         self.model_id = "scripted"
         self.n_ctx = n_ctx

@@ -14,7 +14,7 @@ from eliza.errors import InvalidArgument
 from eliza.ledger import Ledger, plan_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from eliza.backends.base import Capabilities, Row, Sequence
 
@@ -39,6 +39,8 @@ class Timeline:
         What it can do.
     passes, positions : int
         Batches given to the runtime so far, and the ids computed in them.
+    on_pass : callable or None
+        Called with the number of ids after each batch.
     """
 
     def __init__(self, sequence: Sequence, capabilities: Capabilities) -> None:
@@ -46,6 +48,7 @@ class Timeline:
         self.capabilities = capabilities
         self.passes = 0
         self.positions = 0
+        self.on_pass: Callable[[int], None] | None = None
         self._ledger = Ledger()
         self._has_row = False
         self._kept_row: Row | None = None
@@ -139,6 +142,8 @@ class Timeline:
         """Add a pass over so many positions to the counters."""
         self.passes += 1
         self.positions += positions
+        if self.on_pass is not None:
+            self.on_pass(positions)
 
     def realign(self) -> None:
         """Agree with the runtime again after an interrupt came between it and us."""

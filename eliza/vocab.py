@@ -14,22 +14,39 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
 
-from eliza.errors import InvalidArgument, InvalidType
-from eliza.placing import Placement, place, shown
+from eliza.cache import Entry
+from eliza.errors import InvalidArgument, InvalidType, NotSupported, shown
+from eliza.messages import is_messages
+from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
+    from eliza._pieces import Pieces
     from eliza._trie import Trie
+    from eliza.cache import TrieCache
+    from eliza.chat import ChatTemplate
+    from eliza.spelling import Spellings
 
-__all__ = ["Placement", "Vocab"]
+    #: What stands before an answer: text, ids or chat messages.
+    Prompt = str | Iterable[int] | Sequence[Mapping[str, str]]
+
+__all__ = ["SPELLINGS", "Placement", "Vocab"]
+
+#: The ways in which choices can be written.
+SPELLINGS = ("canonical", "all")
+
+
+#: Tells one vocabulary from another within the process, also after it is gone.
+_serials = itertools.count()
 
 
 class _Table(dict[int, bytes]):
@@ -94,6 +111,7 @@ class Vocab(ABC):
         self.bos = bos
         self.adds_bos = adds_bos and bos is not None
         self._table = _Table(self)
+        self._serial = next(_serials)
 
     # -- what a runtime gives ----------------------------------------------------------
 
@@ -132,6 +150,11 @@ class Vocab(ABC):
     def eog(self) -> tuple[int, ...]:
         """The ids that end a generation, in ascending order."""
         return tuple(sorted(self._find_eog()))
+
+    @property
+    def eos(self) -> int | None:
+        """The id that a chat template writes as `eos_token`: the lowest of `eog`."""
+        return self.eog[0] if self.eog else None
 
     @cached_property
     def text_start(self) -> bytes:
@@ -278,7 +301,12 @@ class Vocab(ABC):
     # -- choices -----------------------------------------------------------------------
 
     def place(
-        self, prompt: str | Iterable[int], choices: Sequence[str], suffix: str = ""
+        self,
+        prompt: Prompt,
+        choices: Sequence[str],
+        suffix: str = "",
+        cache: TrieCache | None = None,
+        chat: ChatTemplate | None = None,
     ) -> Placement:
         """Find the ids of each choice as the tokenizer writes it after a prompt.
 
@@ -292,16 +320,21 @@ class Vocab(ABC):
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             The text before the choice; the texts of special ids in it become those
             ids, and BOS comes first if the vocabulary adds it. Or ids, which are taken
-            as they are.
+            as they are. Or chat messages, which `chat` writes.
         choices : sequence of str
             The texts, byte for byte: a leading space is part of a choice, and no
             special id is made from its text. The same text twice is one choice.
         suffix : str
             The text that follows each choice, without special ids. Leave it out if the
             answer ends with the choice.
+        cache : TrieCache, optional
+            Where the trie is kept. When the same choices come again after a prompt with
+            the same end, nothing but the prompt is tokenized.
+        chat : ChatTemplate, optional
+            The template for messages, such as `Model.chat`.
 
         Returns
         -------
@@ -317,10 +350,38 @@ class Vocab(ABC):
         InvalidType
             The prompt, a choice or the suffix has a wrong type.
         """
-        ids = self.prompt_ids(prompt)
-        return place(self, ids, choices, suffix, rooted=True)
+        ids = self.prompt_ids(prompt, chat)
+        return place(self, ids, choices, suffix, rooted=True, cache=cache)
 
-    def trie(self, names: Sequence[str], prefix: str = "", suffix: str = "") -> Trie:
+    @overload
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        spelling: Literal["canonical"] = "canonical",
+        cache: TrieCache | None = None,
+    ) -> Trie: ...
+
+    @overload
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        *,
+        spelling: Literal["all"],
+        cache: TrieCache | None = None,
+    ) -> Spellings: ...
+
+    def trie(
+        self,
+        names: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        spelling: str = "canonical",
+        cache: TrieCache | None = None,
+    ) -> Trie | Spellings:
         """Make a trie of texts as the tokenizer writes them after a prefix.
 
         Parameters
@@ -333,10 +394,15 @@ class Vocab(ABC):
             (`place` tells how much).
         suffix : str
             What follows each.
+        spelling : {"canonical", "all"}
+            "canonical": the ids that the tokenizer writes. "all": those and every other
+            sequence of ids with the same bytes, from the same root on.
+        cache : TrieCache, optional
+            Where the trie is kept.
 
         Returns
         -------
-        Trie
+        Trie or Spellings
             Its names are the texts.
 
         Raises
@@ -344,16 +410,73 @@ class Vocab(ABC):
         InvalidArgument, InvalidType
             As `place`.
         """
-        return place(self, self.encode(prefix), names, suffix, rooted=False).trie
+        if spelling not in SPELLINGS:
+            raise InvalidArgument(f"spelling is {spelling!r}; it is one of {SPELLINGS}")
+        ids = self.encode(prefix)
+        placed = place(self, ids, names, suffix, rooted=False, cache=cache)
+        if spelling == "canonical":
+            return placed.trie
+        return self.respell(placed, suffix, cache)
 
-    def prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
+    def respell(
+        self, placed: Placement, suffix: str = "", cache: TrieCache | None = None
+    ) -> Spellings:
+        """Compile every spelling of placed choices.
+
+        Parameters
+        ----------
+        placed : Placement
+            What `place` returned.
+        suffix : str
+            The suffix that it was given.
+        cache : TrieCache, optional
+            Where the result is kept.
+
+        Returns
+        -------
+        Spellings
+            Its root is that of `placed.trie`, with the tokenizer's own spelling among
+            the others; its names are the same, in the order of their bytes.
+        """
+        from eliza.spelling import Spellings  # most vocabularies never need it
+
+        names = placed.trie.names or ()
+        lead = self.decode(placed.trie.tokens(0))[: placed.overlap]
+
+        def build() -> Entry[Spellings]:
+            spelled = Spellings.from_texts(
+                self._piece_trie,
+                names,
+                lead=lead,
+                suffix=suffix.encode(),
+                exits=self.eog,
+            )
+            return Entry(spelled, None, spelled.nbytes)
+
+        if cache is None:
+            return build().trie
+        return cache.lookup((self._serial, "all", lead, names, suffix), build).trie
+
+    @cached_property
+    def _piece_trie(self) -> Pieces:
+        """The bytes of the ids that stand for text."""
+        from eliza._pieces import Pieces
+
+        piece, is_special = self._piece, self._is_special
+        ids = range(self.n_vocab)
+        return Pieces([b"" if is_special(i) else piece(i) for i in ids])
+
+    def prompt_ids(self, prompt: Prompt, chat: ChatTemplate | None = None) -> list[int]:
         """Return the ids of a prompt.
 
         Parameters
         ----------
-        prompt : str or iterable of int
+        prompt : str, iterable of int, or list of messages
             Text, in which the texts of special ids become those ids, and before which
-            BOS comes if the vocabulary adds it; or ids, which are checked.
+            BOS comes if the vocabulary adds it; or ids, which are checked; or chat
+            messages, whose contents are never parsed for special ids.
+        chat : ChatTemplate, optional
+            The template for messages.
 
         Returns
         -------
@@ -362,18 +485,29 @@ class Vocab(ABC):
         Raises
         ------
         InvalidType, InvalidArgument
-            It is neither, or an id is not in the vocabulary; the message names which.
+            It is none of them, or an id is not in the vocabulary; the message names
+            which.
+        NotSupported
+            Messages, but no template; or see `ChatTemplate.ids`.
         """
         if isinstance(prompt, str):
             return self.encode(prompt, special=True, bos=True)
+        if is_messages(prompt):
+            if chat is None:
+                raise NotSupported(
+                    "messages are written by a model's template: pass chat=model.chat, "
+                    "or the prompt as text"
+                )
+            return chat.ids(prompt)
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise InvalidType(
-                f"a prompt must be a string or ids; got {reprlib.repr(prompt)}"
+                "a prompt must be a string, ids or messages; got "
+                f"{reprlib.repr(prompt)}"
             )
         if isinstance(prompt, np.ndarray):
             ids: list[int] = np.atleast_1d(prompt).tolist()
         else:
-            ids = list(prompt)
+            ids = list(cast("Iterable[int]", prompt))
         # One by one, at five times the cost, only for what is wrong or no plain int.
         plain = {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < self.n_vocab
         if plain:

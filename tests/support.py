@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
-from eliza import Model, Vocab
+from eliza import Model, Trie, Vocab
 from eliza.testing import ScriptedBackend
 
 END = 2
+V = 64
 
 
 def plain_vocab(n: int = 64, eog: tuple[int, ...] = (END,)) -> Vocab:
@@ -62,3 +66,17 @@ def choice_sets(
         )
     )
     return {f"c{i}": ids for i, ids in enumerate(leaves)}
+
+
+def content(trie: Trie) -> tuple:
+    """Return everything that a trie says about itself."""
+    rows = [(trie.tokens(i), trie.name(i), trie.exits(i)) for i in range(len(trie))]
+    return trie.n_vocab, trie.fingerprint, rows
+
+
+def resident() -> int:
+    """Return the memory that the process has, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

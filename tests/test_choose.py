@@ -6,8 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from support import hashed, model_of, plain_vocab, scripted
-from t32 import t32
 
 from eliza import (
     Cancelled,
@@ -17,7 +15,10 @@ from eliza import (
     InvalidType,
     NoCandidateError,
     Trie,
+    Vocab,
 )
+from support import hashed, model_of, plain_vocab, scripted
+from t32 import t32
 
 
 def t32_model(table, base=2, **options):
@@ -280,3 +281,97 @@ def test_threads_queue_on_one_model():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("ranking", [None, "masked", "whole"])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_an_interrupt_anywhere_leaves_the_model_right(ranking, at):
+    logits, seen = hashed(4, 64), []
+
+    def interrupted(history):
+        seen.append(history)
+        if len(seen) == at:
+            raise KeyboardInterrupt
+        return logits(history)
+
+    model = model_of(interrupted, max_rows=4)
+    with pytest.raises(KeyboardInterrupt):
+        model.choose([4, 5], WIDE, ranking=ranking)
+    fresh = model_of(logits).choose([4, 5], WIDE, ranking=ranking)
+    again = model.choose([4, 5], WIDE, ranking=ranking)
+    assert (again.value, again.logprob) == (fresh.value, fresh.logprob)
+
+
+@pytest.mark.parametrize("request_", [{}, {"ranking": "masked"}])
+def test_cancel_during_a_search(request_):
+    model = slow_model(0.02)
+    event = threading.Event()
+    threading.Timer(0.05, event.set).start()
+    with pytest.raises(Cancelled):
+        model.choose([4], WIDE, cancel=event, delta=math.inf, **request_)
+    small = Trie.from_tokens({"a": [10], "b": [11]}, n_vocab=64)
+    assert model.choose([4], small).value == "a"
+
+
+def test_a_likely_beginning_of_an_unlikely_choice_does_not_win():
+    """A constrained walk answers London where the model itself prefers Paris.
+
+    Its first id, shared by London and other unlikely choices, looks best.
+    """
+    leaves = {"London": [10, 11], "Lisbon": [10, 12], "Lima": [10, 13], "Paris": [20]}
+    low = dict.fromkeys(range(64), -30.0)
+    table = {
+        (): low | {10: math.log(0.5), 20: math.log(0.45)},
+        (10,): low | {11: math.log(0.2), 12: math.log(0.1), 50: math.log(0.7)},
+    }
+    model = model_of(scripted(table, 1))
+    trie = Trie.from_tokens(leaves, n_vocab=64)
+    assert model.choose([4], trie, method="greedy").value == "London"
+    exact = model.choose([4], trie, ranking="whole")
+    assert exact.value == "Paris"
+    scores = {r.value: math.exp(r.logprob) for r in exact.ranking}
+    assert scores["Paris"] == pytest.approx(0.45 / 0.95, abs=1e-3)
+    assert scores["London"] == pytest.approx(0.5 / 0.95 * 0.2, abs=1e-3)
+
+
+def test_fc126_rankings_are_strict_json():
+    import msgspec
+
+    row = dict.fromkeys(range(40), 0.0) | {9: 5.0, 12: -math.inf}
+    model = model_of(lambda history: row, t32(), width=40)
+    answer = model.choose("n", ["Yes", "No"], ranking="whole")
+    assert [r.value for r in answer.ranking] == ["Yes", "No"]
+    assert answer.ranking[1].probability == 0
+    text = msgspec.json.encode([r._asdict() for r in answer.ranking]).decode()
+    assert "Infinity" not in text
+    assert "NaN" not in text
+
+
+def test_fc040_kept_windows_do_no_harm():
+    model = t32_model({(): {13: 5.0}})
+    sequence = model.backend.open()
+    kept = []
+    for _ in range(100):
+        sequence.decode([4])
+        kept.append((sequence.logits_window(), sequence.logits()))
+    copies = [copy for _, copy in kept]
+    assert all(np.isfinite(copy).all() for copy in copies)
+    assert model.choose("n", ["Yes", "Maybe"]).value in ("Yes", "Maybe")
+
+
+def test_the_regex_trap_london_for_paris():
+    """A mask over bytes allows the piece `L`, which leads to London alone.
+
+    The tokenizer never writes London so: with its own spellings Paris wins. With all
+    spellings the trap is there, as documented.
+    """
+    pieces = ["</s>", "Q", "London", "Berlin", "Paris", "L", "ondon", "o", "n", "d"]
+    pieces += list("BerliPas")
+    vocab = Vocab.from_tokens(pieces, eog=[0])
+    row = {2: 20.0, 3: 19.0, 4: 27.26, 5: 27.41}
+    model = model_of(lambda history: row, vocab)
+    cities = ["London", "Berlin", "Paris"]
+    for method in ("exact", "greedy"):
+        assert model.choose("Q", cities, method=method).value == "Paris"
+    trapped = model.choose("Q", cities, method="greedy", spelling="all")
+    assert trapped.value == "London"

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tiny import tiny_gguf
 
 from eliza.cli import main
+from tiny import tiny_gguf
 
 pytest.importorskip("llama_cpp")
 
@@ -82,6 +82,39 @@ def test_exit_codes(capsys, path, arguments, code, message):
     assert (got, out) == (code, "")
     assert message in err
     assert err.startswith("eliza: ")
+
+
+def test_abstaining_is_exit_code_1(capsys, path):
+    options = ("--choice", "Yes", "--choice", "No", "--threshold", "0.999999")
+    code, out, err = choose(capsys, "--model", path, *options, "an action")
+    assert (code, out, err) == (1, "", "")
+    code, out, _ = choose(
+        capsys, "--model", path, *options, "--default", "unsure", "an action"
+    )
+    assert (code, out) == (1, "unsure\n")
+
+
+def test_explain_and_plot(capsys, path, tmp_path):
+    picture = tmp_path / "ranking.png"
+    code, out, _ = choose(
+        capsys,
+        *("--model", path, "--choice", "Yes", "--choice", "No", "--choice", "Maybe"),
+        *("--ranking", "--explain", "--plot", str(picture), "an action"),
+    )
+    assert code == 0
+    assert "whole ranking" in out
+    assert "decided" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_seed_repeats_a_draw(capsys, path):
+    options = ("--choice", "Yes", "--choice", "No", "--method", "sample", "--seed")
+    runs = {
+        seed: choose(capsys, "--model", path, *options, seed, "an action")[1]
+        for seed in ("1", "2", "3", "1")
+    }
+    assert set(runs.values()) <= {"Yes\n", "No\n"}
 
 
 def test_model_errors(capsys, tmp_path):

@@ -11,13 +11,13 @@ import subprocess
 import sys
 
 import pytest
-from payloads import GOOD, payload_of
-from tiny import tiny_gguf
 
 import eliza
 from eliza import TokenTreePayload, Trie
 from eliza.cli import main
 from eliza.cli.tree import MAX_LINES, tree_of
+from payloads import GOOD, payload_of
+from tiny import tiny_gguf
 
 COMMAND = (sys.executable, "-P", "-m", "eliza.cli", "trie")
 

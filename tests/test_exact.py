@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import END, choice_sets, hashed, model_of, plain_vocab
 
 from eliza import Trie
 from eliza.reference import Reference
+from support import END, choice_sets, hashed, model_of, plain_vocab
 
 PROMPT = [4, 5]
 

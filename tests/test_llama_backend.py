@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import tiny_gguf
 
 from eliza.backends.base import TreeRoom
 from eliza.backends.llama_cpp import LlamaBackend
@@ -28,6 +27,7 @@ from eliza.errors import (
     InvalidArgument,
     NotSupported,
 )
+from tiny import tiny_gguf
 
 pytest.importorskip("llama_cpp")
 

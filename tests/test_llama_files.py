@@ -12,7 +12,6 @@ import weakref
 
 import numpy as np
 import pytest
-from tiny import tiny_gguf
 
 from eliza.backends import cores, llama_load, llama_log
 from eliza.backends.llama_cpp import LlamaBackend
@@ -23,6 +22,7 @@ from eliza.errors import (
     InvalidType,
     NotSupported,
 )
+from tiny import tiny_gguf
 
 llama_cpp = pytest.importorskip("llama_cpp")
 

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from rows import KINDS, bfloat16, make_row
 
 from eliza import Trie, argmax_batch
 from eliza._logits import log_sum_exp
 from eliza.errors import InvalidArgument, InvalidType, NoCandidateError
+from rows import KINDS, bfloat16, make_row
 
 V = 32
 

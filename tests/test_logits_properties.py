@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import rows
-from test_trie_properties import EXITS, V, dense, named, points, sequences, walk
 
 from eliza import Trie, argmax_batch, bitmask_batch, mask_batch
 from eliza.errors import NoCandidateError
 from eliza.reference import Reference
+from rows import rows
+from test_trie_properties import EXITS, V, dense, named, points, sequences, walk
 
 
 def bits_of(x):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payloads import GOOD, TOP, documents, json_model, payload_of
 
 from eliza import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload, Trie
 from eliza.errors import InvalidArgument, InvalidType
+from payloads import GOOD, TOP, documents, json_model, payload_of
 
 read = TokenTreePayload.from_json
 

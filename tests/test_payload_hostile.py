@@ -14,6 +14,9 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from eliza import TokenTreePayload
+from eliza.errors import InvalidArgument
 from payloads import (
     JSON_SEEDS,
     damaged_json,
@@ -21,9 +24,6 @@ from payloads import (
     json_model,
     rtkt_model,
 )
-
-from eliza import TokenTreePayload
-from eliza.errors import InvalidArgument
 
 
 def refused(data, expected, error):

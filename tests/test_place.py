@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from t32 import BOS, END, IM_END, byte_pair, t32
 
-from eliza import placing
+from eliza import tails
 from eliza.errors import InvalidArgument, InvalidType, OffPathError
 from eliza.vocab import Vocab
+from t32 import BOS, END, IM_END, byte_pair, t32
 
 
 def leaves(placed):
@@ -560,7 +560,7 @@ def test_a_long_prompt_is_encoded_once(prompt):
     vocab.place(prompt, ["B", "C", "AC"])
     assert lengths.count(len(prompt)) == 1
     lengths.remove(len(prompt))
-    assert max(lengths) <= placing.STRETCH + 2
+    assert max(lengths) <= tails.STRETCH + 2
 
 
 def test_an_encoder_that_looks_far_ahead():

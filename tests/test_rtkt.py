@@ -9,6 +9,9 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from eliza import TokenTreeDescriptor, TokenTreePayload, rtkt
+from eliza.errors import InvalidArgument, InvalidType
 from payloads import (
     TOP,
     leaf_sets,
@@ -17,9 +20,6 @@ from payloads import (
     rtkt_model,
     rtkt_of,
 )
-
-from eliza import TokenTreeDescriptor, TokenTreePayload, rtkt
-from eliza.errors import InvalidArgument, InvalidType
 
 read = TokenTreePayload.from_rtkt
 

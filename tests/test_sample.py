@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import KINDS, make_row, rows
-from test_trie_properties import EXITS, V, dense, named, points, walk
 
 from eliza import Trie
 from eliza.errors import InvalidArgument, InvalidType, NoCandidateError
 from eliza.reference import Reference
+from rows import KINDS, make_row, rows
+from test_trie_properties import EXITS, V, dense, named, points, walk
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -298,6 +298,16 @@ def test_ties_at_the_edge_of_top_k_go_to_the_lowest_ids():
     rng = np.random.default_rng(0)
     cursor = cursor_of([2, 4, 6, 8])
     assert {cursor.sample(row, rng, top_k=2) for _ in range(200)} == {2, 8}
+
+
+def test_top_p_stops_when_it_is_reached():
+    """Half of four equal ones are two, the lowest."""
+    rng = np.random.default_rng(0)
+    cursor = cursor_of([2, 4, 6, 8])
+    row = np.zeros(V, np.float32)
+    assert {cursor.sample(row, rng, top_p=0.5) for _ in range(200)} == {2, 4}
+    assert {cursor.sample(row, rng, top_p=0.51) for _ in range(200)} == {2, 4, 6}
+    assert {cursor.sample(row, rng, top_p=1e-9) for _ in range(200)} == {2}
 
 
 def test_the_filters_see_only_what_is_allowed():

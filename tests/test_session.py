@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
-from t32 import t32
 
 from eliza import (
     Cancelled,
@@ -17,6 +15,8 @@ from eliza import (
     Trie,
 )
 from eliza.reference import Reference
+from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
+from t32 import t32
 
 PROMPT = [4, 5, 6]
 

@@ -144,19 +144,28 @@ def blocks(language):
 
 
 def test_the_python_of_the_readme_runs(tmp_path):
-    first, second = blocks("python")
+    first, asked, loop = blocks("python")
     script = tmp_path / "readme.py"
     script.write_text(
-        first.replace('"model.gguf"', repr(PATH)).replace(
-            "answer.value  ", "assert answer.value == ' negative'  "
-        )
-        + second.replace("cursor.name  ", "assert cursor.name == 'stop'  ")
+        first.replace('"model.gguf"', repr(PATH))
+        .replace("answer.value  ", "assert answer.value == ' negative'  ")
+        .replace("model.close()\n", "")
+        + asked
+        + "model.close()\n"
+        + loop.replace("cursor.name  ", "assert cursor.name == 'stop'  "),
+        encoding="utf-8",
     )
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-P", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3
+    lines = done.stdout.splitlines()
+    assert all(re.match(r"[01]\.\d\d ", line) for line in lines[:3])
+    assert "decided" in done.stdout
 
 
 def test_the_shell_line_of_the_readme_runs(capsys):

@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_gguf
 
 import eliza
 from eliza import Closed
 from eliza.reference import Reference, log_sum_exp
+from tiny import WORDS, tiny_gguf
 
 pytest.importorskip("llama_cpp")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from t32 import BOS, END, IM_END, PIECES, t32
 
 from eliza.errors import InvalidArgument, InvalidType
 from eliza.vocab import Vocab
+from t32 import BOS, END, IM_END, PIECES, t32
 
 
 @pytest.mark.parametrize(

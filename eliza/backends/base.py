@@ -158,7 +158,15 @@ class Sequence(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model in some runtime."""
+    """A loaded model in some runtime.
+
+    Attributes
+    ----------
+    chat_template : str or None
+        The model's own template for chat messages, in jinja2's language. It is
+        optional: a backend without this attribute takes no messages, only texts and
+        ids.
+    """
 
     @property
     def name(self) -> str:

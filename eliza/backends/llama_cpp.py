@@ -165,6 +165,8 @@ class LlamaBackend:
     ) -> None:
         lib = model.lib
         self._context = make_context(model, options, base, on_gpu)
+        template = lib.llama_model_chat_template(model.pointer, None)
+        self._chat_template = template and template.decode("utf-8", "replace")
         self._model_id = _metadata(lib, model.pointer, b"general.name")
         kind = LlamaVocab if model.owner is None else _BorrowedVocab
         self._vocab: LlamaVocab | None = kind(
@@ -183,6 +185,11 @@ class LlamaBackend:
     def model_id(self) -> str:
         """The file's `general.name`, or ""."""
         return self._model_id
+
+    @property
+    def chat_template(self) -> str | None:
+        """The file's template for chat messages, if it has one."""
+        return self._chat_template or None
 
     @property
     def n_ctx(self) -> int:

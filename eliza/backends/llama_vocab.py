@@ -109,6 +109,12 @@ class LlamaVocab(Vocab):
         is_eog, pointer = self._llama.llama_vocab_is_eog, self._pointer
         return [token for token in range(self.n_vocab) if is_eog(pointer, token)]
 
+    @property
+    def eos(self) -> int | None:
+        """The id that the model file names as the end of a text."""
+        token = int(self._llama.llama_vocab_eos(self._pointer))
+        return token if token >= 0 else None
+
     def _attribute(self, token: int) -> int:
         return int(self._llama.llama_vocab_get_attr(self._pointer, token))
 

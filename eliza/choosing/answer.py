@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eliza.choosing.request import generator
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from eliza.choosing.trail import Link
 
 __all__ = ["Answer", "Ranked", "Ranking", "Stats"]
 
 
 class Ranked(NamedTuple):
-    """One choice with its score."""
+    """One choice with its score.
+
+    Attributes
+    ----------
+    value : object
+        The choice, as the caller gave it.
+    logprob : float
+        Its log-likelihood, whole or masked as the ranking says.
+    probability : float
+        Its share among the choices: the softmax of the scores.
+    score : float
+        What the ranking goes by: the log-likelihood, normalised and weighted as asked.
+    """
 
     value: Any
     logprob: float
     probability: float
+    score: float
 
 
 class Ranking:
@@ -45,6 +64,26 @@ class Ranking:
 
     def __iter__(self) -> Iterator[Ranked]:
         return iter(self._entries)
+
+    def draw(self, rng: Any = None) -> Any:
+        """Draw a value by the probabilities.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator, int or None
+            A generator, which moves on by one double; a seed; or None.
+
+        Returns
+        -------
+        object
+            The value of one choice.
+        """
+        point = generator(rng).random() * math.fsum(r.probability for r in self)
+        for ranked in self._entries:
+            point -= ranked.probability
+            if point < 0:
+                return ranked.value
+        return max(self._entries, key=lambda ranked: ranked.probability).value
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -93,28 +132,63 @@ class Answer:
     ----------
     value : object
         The choice, as the caller gave it (or the value that its text stands for).
-    index : int
-        Where it stands in the caller's choices, the first one if it is there twice.
+    index : int or None
+        Where it stands in the caller's choices, the first one if it is there twice;
+        None when abstained.
     logprob : float
-        Its log score: whole for `method="exact"`, masked for "greedy".
+        Its log-likelihood: whole for `method="exact"`, masked for the others.
     probability : float or None
         Its probability among the choices, by the ranking asked for.
     probability_bounds : (float, float) or None
-        What the search for the exact answer knows of its whole probability.
+        What the search for the exact answer knows of its probability, normalisation
+        and weights included.
     margin : float or None
-        Its log score minus that of the best other choice, by the ranking asked for;
+        Its score minus that of the best other choice, by the ranking asked for;
         infinite if there is no other.
     ranking : Ranking or None
         All choices, if `ranking=` was given.
+    abstained : bool
+        Its probability lies below the threshold: `value` is the default, and all else
+        is about the choice that would have been made.
     stats : Stats
         What it cost.
+    choice : object
+        The choice that was made; `value`, unless abstained.
+    links : tuple of Link
+        The way to it: what was decided between which alternatives, what was forced.
     """
 
     value: Any
-    index: int
+    index: int | None
     logprob: float
     probability: float | None
     probability_bounds: tuple[float, float] | None
     margin: float | None
     ranking: Ranking | None
+    abstained: bool
     stats: Stats
+    choice: Any
+    links: tuple[Link, ...]
+
+    def explain(self, width: int = 80) -> str:
+        """Return a text for the terminal: how the answer came about.
+
+        Parameters
+        ----------
+        width : int
+            Columns to use.
+        """
+        from eliza.choosing.explain import as_text
+
+        return as_text(self, width)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the ranking, or the bounds, into a picture file (needs matplotlib)."""
+        from eliza.choosing.explain import draw
+
+        draw(self, path)
+
+    def _repr_html_(self) -> str:
+        from eliza.choosing.explain import as_html
+
+        return as_html(self)

@@ -110,7 +110,7 @@ class Choices:
     @classmethod
     def _of_entries(cls, entries: Iterable[Any]) -> Choices:
         return cls._unique(
-            [(_text(i, entry), entry) for i, entry in enumerate(entries)]
+            [(_text(f"choices[{i}]", entry), entry) for i, entry in enumerate(entries)]
         )
 
     @classmethod
@@ -160,20 +160,30 @@ class Choices:
         if not isinstance(entries, np.ndarray) and any(
             isinstance(entry, (str, enum.Enum)) for entry in entries
         ):
-            mask[[self._find(i, entry) for i, entry in enumerate(entries)]] = True
+            places = [self.find(x, f"allow[{i}]") for i, x in enumerate(entries)]
+            mask[places] = True
         else:
             mask[given[_positions(entries, len(given))]] = True
         if not mask.any():
             raise InvalidArgument("allow permits none of the choices")
         return mask
 
-    def _find(self, i: int, entry: Any) -> int:
+    def find(self, entry: Any, what: str) -> int:
+        """Return where a choice stands in `values`.
+
+        Parameters
+        ----------
+        entry : str, int, bool, None or Enum member
+            As it was given among the choices, or its text.
+        what : str
+            What it is, for the message.
+        """
         known = self.texts if self.trie is None else self.values
         try:
-            return known.index(_text(i, entry))
+            return known.index(_text(what, entry))
         except ValueError:
             raise InvalidArgument(
-                f"allow[{i}] is {entry!r}, which is not one of the {len(known)} choices"
+                f"{what} is {entry!r}, which is not one of the {len(known)} choices"
             ) from None
 
 
@@ -205,7 +215,7 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _text(i: int, entry: Any) -> str:
+def _text(what: str, entry: Any) -> str:
     """Return how an entry is written; the entry itself is what comes back."""
     if isinstance(entry, enum.Enum):
         value = entry.value
@@ -217,6 +227,6 @@ def _text(i: int, entry: Any) -> str:
 
         return msgspec.json.encode(entry).decode()
     raise InvalidType(
-        f"choices[{i}] is {entry!r} of type {type(entry).__name__}; "
+        f"{what} is {entry!r} of type {type(entry).__name__}; "
         "a choice is a str, int, bool, None or Enum member"
     )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eliza.choosing.answer import Ranked, Ranking
+from eliza.choosing.request import generator
 from eliza.choosing.search import best_whole, score_all
 from eliza.choosing.tree import Tree
 from eliza.errors import NoCandidateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from eliza._cursor import Cursor
+    from eliza.backends.base import Row
+    from eliza.choosing.policy import Policy
+    from eliza.choosing.request import Request
+    from eliza.choosing.trail import Trail
     from eliza.session import Session
 
 __all__ = ["Decision", "decide", "path_counts", "rank"]
@@ -30,26 +36,21 @@ class Decision:
     leaf : int
         The leaf that was chosen.
     logprob : float
-        Its score: whole for the exact method, masked for the greedy one.
+        Its likelihood: whole for the exact method, masked for the others.
     bounds : (float, float) or None
-        What the search knows of its whole probability.
-    scores : dict of int to float or None
-        The log score of each permitted leaf, if a ranking was asked for.
+        What the search knows of its share of all choices.
+    likelihoods : dict of int to float or None
+        The log-likelihood of each permitted leaf, if a ranking was asked for.
     """
 
     leaf: int
     logprob: float
     bounds: tuple[float, float] | None = None
-    scores: dict[int, float] | None = None
+    likelihoods: dict[int, float] | None = None
 
 
 def decide(
-    session: Session,
-    cursor: Cursor,
-    *,
-    method: str,
-    ranking: str | None,
-    delta: float | None,
+    session: Session, cursor: Cursor, request: Request, policy: Policy, trail: Trail
 ) -> Decision:
     """Choose a leaf for the prompt that the session holds.
 
@@ -59,45 +60,75 @@ def decide(
         Synchronised with the prompt.
     cursor : Cursor
         At the root; it is not moved.
-    method, ranking, delta
-        As for `Model.choose`, checked.
+    request : Request
+        How to choose.
+    policy : Policy
+        What whole likelihoods are turned into.
+    trail : Trail
+        Where what is looked at is noted.
 
     Returns
     -------
     Decision
     """
     made: Decision | None = None
-    scores: dict[int, float] | None = None
-    if method == "exact" or ranking is not None:
+    likelihoods: dict[int, float] | None = None
+    exact = request.method == "exact"
+    if exact or request.ranking is not None:
         timeline = session.timeline
         with timeline.branching() as row:
-            if ranking is not None:
-                whole = ranking == "whole"
-                scores = score_all(Tree(timeline), cursor, row, whole=whole)
-            if method == "exact" and ranking == "whole" and scores:
-                leaf = min(scores, key=lambda i: (-scores[i], i))
-                made = _decision(leaf, scores[leaf])
-            elif method == "exact":
-                step = timeline.capabilities.search_delta if delta is None else delta
-                found = best_whole(Tree(timeline), cursor, row, step)
-                made = _decision(found.leaf, found.logprob)
-                made.bounds = found.probability_bounds
+            if request.ranking is not None:
+                whole = request.ranking == "whole"
+                likelihoods = score_all(Tree(timeline), cursor, row, trail, whole=whole)
+            if exact and request.ranking == "whole" and likelihoods is not None:
+                made = _best(likelihoods, policy)
+            elif exact:
+                delta = timeline.capabilities.search_delta
+                found = best_whole(
+                    Tree(timeline),
+                    cursor,
+                    row,
+                    delta if request.delta is None else request.delta,
+                    policy,
+                    request.threshold if request.ranking is None else None,
+                    trail,
+                )
+                made = Decision(found.leaf, found.logprob, found.probability_bounds)
     if made is None:
-        made = _greedy(session, cursor.copy())
-    made.scores = scores
+        made = _walk(session, cursor.copy(), request, trail)
+    made.likelihoods = likelihoods
     return made
 
 
-def _decision(leaf: int, logprob: float) -> Decision:
-    if logprob == -math.inf:
+def _best(likelihoods: dict[int, float], policy: Policy) -> Decision:
+    scores = {leaf: policy.score(leaf, x) for leaf, x in likelihoods.items()}
+    leaf = min(scores, key=lambda i: (-scores[i], i))
+    if likelihoods[leaf] == -math.inf:
         raise NoCandidateError(
             "the model gives every permitted choice a probability of zero, or NaN"
         )
-    return Decision(leaf, logprob)
+    return Decision(leaf, likelihoods[leaf])
 
 
-def _greedy(session: Session, cursor: Cursor) -> Decision:
-    session.set_constraint(cursor)
+def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> Decision:
+    """Follow the constraint step by step, taking the best id or drawing one."""
+    pick: Callable[[Row], int] = cursor.argmax
+    if request.method == "sample":
+        options = request.sampling
+        pick = partial(
+            cursor.sample,
+            rng=generator(request.rng),
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+        )
+
+    def weigh_and_pick(row: Row) -> int:
+        trail.weigh(cursor, row)
+        return pick(row)
+
+    session.set_constraint(cursor, weigh_and_pick)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole
@@ -115,9 +146,26 @@ def path_counts(cursor: Cursor, tokens: Sequence[int]) -> tuple[int, int]:
 
 
 def rank(
-    kind: str, scores: dict[int, float], values: Sequence[Any], leaf: int
+    kind: str,
+    likelihoods: dict[int, float],
+    policy: Policy,
+    values: Sequence[Any],
+    leaf: int,
 ) -> tuple[Ranking, float, float]:
     """Order the scored leaves.
+
+    Parameters
+    ----------
+    kind : {"masked", "whole"}
+        Which likelihoods they are.
+    likelihoods : dict of int to float
+        Of each permitted leaf.
+    policy : Policy
+        What turns them into scores.
+    values : sequence
+        What each leaf stands for.
+    leaf : int
+        The one that was chosen.
 
     Returns
     -------
@@ -128,13 +176,17 @@ def rank(
     margin : float
         Score of `leaf` minus the best other.
     """
+    scores = {i: policy.score(i, x) for i, x in likelihoods.items()}
     leaves = sorted(scores, key=lambda i: (-scores[i], i))
     top = scores[leaves[0]]
     weights = {i: math.exp(scores[i] - top) for i in leaves}
     total = math.fsum(weights.values())
     ranking = Ranking(
         kind,
-        tuple(Ranked(values[i], scores[i], weights[i] / total) for i in leaves),
+        tuple(
+            Ranked(values[i], likelihoods[i], weights[i] / total, scores[i])
+            for i in leaves
+        ),
     )
     other = max((scores[i] for i in leaves if i != leaf), default=-math.inf)
     return ranking, weights[leaf] / total, scores[leaf] - other

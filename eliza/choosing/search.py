@@ -10,7 +10,7 @@ with one id: on a CPU a batch costs by the id, and ids of branches that lose are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from eliza._cursor import Cursor
     from eliza.backends.base import Row
+    from eliza.choosing.policy import Policy
+    from eliza.choosing.trail import Trail
 
 __all__ = ["Found", "best_whole", "score_all"]
 
@@ -36,42 +38,39 @@ class Found:
     Attributes
     ----------
     leaf : int
-        The best choice; ties go to the lowest leaf.
+        The choice with the best score; ties go to the lowest leaf.
     logprob : float
         Its whole log-likelihood.
-    known : dict of int to float
-        The log-likelihoods of all choices that were completed on the way.
-    open_mass : float
-        Log of the likelihood that the branches left undecoded have together.
+    probability_bounds : (float, float)
+        Between what and what its share of all choices lies.
     """
 
     leaf: int
     logprob: float
-    known: dict[int, float]
-    open_mass: float
-
-    @property
-    def probability_bounds(self) -> tuple[float, float]:
-        """Between what and what the best choice's share of all choices lies."""
-        known = _log_sum(list(self.known.values()))
-        low = math.exp(self.logprob - np.logaddexp(known, self.open_mass))
-        return low, math.exp(self.logprob - known)
+    probability_bounds: tuple[float, float]
 
 
 @dataclass(slots=True)
 class _Branch:
-    """Ids that have a score but no logits after them yet."""
+    """Ids that have a likelihood but no logits after them yet."""
 
-    bound: float
+    logprob: float
     token: int
     parent: Node | None
     before: Cursor  # the constraint before `token`
+    bound: float  # what no choice below can score more than
+    mass: float  # log of what the choices below can have together
+
+    def after(self) -> Cursor:
+        """Return the constraint after the id."""
+        cursor = self.before.copy()
+        cursor.accept(self.token)
+        return cursor
 
     def nodes(self, whole: bool) -> list[Node]:
         """Return the nodes to decode: the id, or its whole forced run."""
-        cursor = self.before.copy()
-        cursor.accept(self.token)
-        nodes = [Node(self.token, self.parent, cursor.copy(), self.bound)]
+        cursor = self.after()
+        nodes = [Node(self.token, self.parent, cursor.copy(), self.logprob)]
         if whole:
             for token in cursor.forced().tolist():
                 cursor.accept(token)
@@ -81,59 +80,86 @@ class _Branch:
         return nodes
 
 
-@dataclass(slots=True)
 class _Search:
-    known: dict[int, float] = field(default_factory=dict)
-    branches: list[_Branch] = field(default_factory=list)
-    closed: list[float] = field(default_factory=list)  # bounds that were given up
-    leaf: int = -1
-    best: float = -math.inf
+    """Complete choices with their scores, and branches with their bounds."""
 
-    def reveal(self, cursor: Cursor, row: Row, node: Node | None, score: float) -> None:
+    def __init__(self, policy: Policy, trail: Trail) -> None:
+        self.policy = policy
+        self.trail = trail
+        self.scores: dict[int, float] = {}
+        self.open: list[_Branch] = []
+        self.idle: list[_Branch] = []  # cannot win any more
+        self.leaf = -1
+        self.logprob = self.best = -math.inf
+
+    def reveal(self, cursor: Cursor, row: Row, node: Node | None, base: float) -> None:
         """Take in the logits at one point: complete choices and new branches."""
-        scores = _logprobs(cursor, row, whole=True) + score
+        self.trail.weigh(cursor, row)
+        values = _logprobs(cursor, row, whole=True) + base
         ids, leaves = cursor.allowed(), cursor.completes()
-        for leaf, logprob in complete_leaves(leaves, scores):
-            self.known[leaf] = logprob
-            if logprob > self.best or (logprob == self.best and leaf < self.leaf):
-                self.best, self.leaf = logprob, leaf
-        goes_on = leaves < 0
-        for token, bound in zip(
-            ids[goes_on].tolist(), scores[goes_on].tolist(), strict=True
+        for leaf, logprob in complete_leaves(leaves, values):
+            score = self.scores[leaf] = self.policy.score(leaf, logprob)
+            if score > self.best or (score == self.best and leaf < self.leaf):
+                self.best, self.leaf, self.logprob = score, leaf, logprob
+        goes_on = (leaves < 0) & (values > -math.inf)
+        for token, logprob in zip(
+            ids[goes_on].tolist(), values[goes_on].tolist(), strict=True
         ):
-            self.branches.append(_Branch(bound, token, node, cursor))
+            branch = _Branch(logprob, token, node, cursor, logprob, logprob)
+            if not self.policy.plain:
+                after = branch.after()
+                branch.bound = self.policy.bound(logprob, *after.leaf_range)
+                branch.mass = self.policy.mass(logprob, branch.bound, after.remaining())
+            self.open.append(branch)
 
     def prune(self) -> None:
-        """Give up the branches that cannot win any more."""
-        left = []
-        for branch in self.branches:
+        """Set the branches aside that cannot win any more; sort the others."""
+        can_win = []
+        for branch in self.open:
             if branch.bound > self.best or (
-                branch.bound == self.best and self._may_tie(branch)
+                branch.bound == self.best
+                and branch.after().leaf_range[0] < self.leaf  # it may tie
             ):
-                left.append(branch)
+                can_win.append(branch)
             else:
-                self.closed.append(branch.bound)
-        left.sort(key=lambda branch: -branch.bound)
-        self.branches = left
+                self.idle.append(branch)
+        can_win.sort(key=lambda branch: -branch.bound)
+        self.open = can_win
 
-    def _may_tie(self, branch: _Branch) -> bool:
-        """Whether a branch as good as the best choice holds a lower leaf."""
-        if self.leaf < 0:
-            return True
-        cursor = branch.before.copy()
-        cursor.accept(branch.token)
-        return cursor.leaf_range[0] < self.leaf
-
-    def take(self, delta: float) -> list[_Branch]:
-        """Remove and return the branches of the next batch, the best one first."""
-        least = self.branches[0].bound - delta
-        n = sum(branch.bound >= least for branch in self.branches)
-        taken, self.branches = self.branches[:n], self.branches[n:]
+    def promising(self, delta: float) -> list[_Branch]:
+        """Remove and return the branches near the best bound, the best one first."""
+        least = self.open[0].bound - delta
+        n = sum(branch.bound >= least for branch in self.open)
+        taken, self.open = self.open[:n], self.open[n:]
         return taken
 
+    def weighty(self, delta: float) -> list[_Branch]:
+        """Remove and return the branches that could hold the most, the best first."""
+        self.idle.sort(key=lambda branch: -branch.mass)
+        least = self.idle[0].mass - delta
+        n = sum(branch.mass >= least for branch in self.idle)
+        taken, self.idle = self.idle[:n], self.idle[n:]
+        return taken
 
-def best_whole(tree: Tree, cursor: Cursor, row: Row, delta: float) -> Found:
-    """Find the choice with the best whole likelihood.
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between what and what the best choice's share of all choices lies."""
+        known = _log_sum(list(self.scores.values()))
+        rest = _log_sum([branch.mass for branch in self.open + self.idle])
+        low = math.exp(self.best - float(np.logaddexp(known, rest)))
+        return low, math.exp(self.best - known)
+
+
+def best_whole(
+    tree: Tree,
+    cursor: Cursor,
+    row: Row,
+    delta: float,
+    policy: Policy,
+    threshold: float | None,
+    trail: Trail,
+) -> Found:
+    """Find the choice with the best score.
 
     Parameters
     ----------
@@ -144,39 +170,67 @@ def best_whole(tree: Tree, cursor: Cursor, row: Row, delta: float) -> Found:
     row : ndarray of float32, shape (n_vocab,)
         Logits after the prompt.
     delta : float
-        How far below the best bound, in nats, a branch joins a batch.
+        How far below the best bound, in nats of likelihood, a branch joins a batch.
+    policy : Policy
+        What the score is.
+    threshold : float or None
+        Go on after the best choice is known until its probability certainly lies above
+        this or below it.
+    trail : Trail
+        Where the points are noted.
 
     Returns
     -------
     Found
+
+    Raises
+    ------
+    NoCandidateError
+        No choice has a likelihood above zero.
     """
-    search = _Search()
+    search = _Search(policy, trail)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
-    while search.branches:
-        batch: list[Node] = []
-        ends: set[Node] = set()
-        for i, branch in enumerate(search.take(delta)):
-            nodes = branch.nodes(whole=i == 0)
-            batch += nodes
-            ends.add(nodes[-1])
-        following = {node.parent: node for node in batch if node.parent is not None}
-        for node, logits in tree.expand(batch):
-            if node in ends:
-                search.reveal(node.cursor, logits, node, node.score)
-            else:
-                step = float(_logprobs(node.cursor, logits, whole=True)[0])
-                following[node].score = node.score + step
-        search.prune()
-    return Found(search.leaf, search.best, search.known, _log_sum(search.closed))
+    delta /= policy.scale
+    while search.open:
+        _expand(search, tree, search.promising(delta))
+    if search.leaf < 0:
+        raise NoCandidateError(
+            "the model gives every permitted choice a probability of zero, or NaN"
+        )
+    bounds = search.bounds
+    while threshold is not None and search.idle and bounds[0] < threshold <= bounds[1]:
+        _expand(search, tree, search.weighty(delta))
+        bounds = search.bounds
+    return Found(search.leaf, search.logprob, bounds)
 
 
-def score_all(tree: Tree, cursor: Cursor, row: Row, *, whole: bool) -> dict[int, float]:
+def _expand(search: _Search, tree: Tree, branches: list[_Branch]) -> None:
+    """Decode branches: the first with its whole forced run, the others one id far."""
+    batch: list[Node] = []
+    ends: set[Node] = set()
+    for i, branch in enumerate(branches):
+        nodes = branch.nodes(whole=i == 0)
+        batch += nodes
+        ends.add(nodes[-1])
+    following = {node.parent: node for node in batch if node.parent is not None}
+    for node, logits in tree.expand(batch):
+        if node in ends:
+            search.reveal(node.cursor, logits, node, node.score)
+        else:
+            step = float(_logprobs(node.cursor, logits, whole=True)[0])
+            following[node].score = node.score + step
+    search.prune()
+
+
+def score_all(
+    tree: Tree, cursor: Cursor, row: Row, trail: Trail, *, whole: bool
+) -> dict[int, float]:
     """Score every permitted choice.
 
     Parameters
     ----------
-    tree, cursor, row
+    tree, cursor, row, trail
         As in `best_whole`.
     whole : bool
         Whole likelihoods; else masked ones, for which nothing is decoded below the
@@ -191,6 +245,7 @@ def score_all(tree: Tree, cursor: Cursor, row: Row, *, whole: bool) -> dict[int,
     children: dict[Node | None, dict[int, Node]] = {}
 
     def take_in(at: Cursor, logits: Row, node: Node | None, score: float) -> None:
+        trail.weigh(at, logits)
         values = _logprobs(at, logits, whole=whole) + score
         scores.update(complete_leaves(at.completes(), values))
         below = children.pop(node, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from eliza.cli import EXIT_ABSTAINED, EXIT_OK
 from eliza.cli.loading import add_model_options, load_model
 from eliza.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
 
-    from eliza.choosing.answer import Answer
+    from eliza.choosing.answer import Answer, Ranking
 
 __all__ = ["add_parser"]
 
@@ -43,9 +45,31 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument(
         "--method",
-        choices=("exact", "greedy"),
+        choices=("exact", "greedy", "sample"),
         default="exact",
-        help="the best whole choice (default), or the best token at each step",
+        help="the best whole choice (default), the best token at each step, or a draw",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="for --method sample: draw repeatably"
+    )
+    parser.add_argument(
+        "--normalize",
+        choices=("none", "tokens", "bytes", "prior"),
+        default="none",
+        help="divide a choice's log-likelihood by its length, or subtract what it has "
+        "after --prior-prompt",
+    )
+    parser.add_argument(
+        "--prior-prompt", metavar="TEXT", help="the prompt without its input"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help="abstain (exit code 1) below this probability",
+    )
+    parser.add_argument(
+        "--default", metavar="TEXT", help="what to print when abstaining"
     )
     parser.add_argument(
         "--ranking",
@@ -58,6 +82,14 @@ def add_parser(verbs: Any) -> None:
         default="whole",
         help="what the ranking goes by: the model's likelihood of the whole choice "
         "(default), or its distribution over the allowed tokens",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print how the answer came about: what was decided, what was forced",
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the ranking into a picture file"
     )
     parser.add_argument(
         "--json", action="store_true", help="print the whole answer as JSON"
@@ -80,9 +112,23 @@ def run(arguments: argparse.Namespace) -> int:
             suffix=arguments.suffix,
             method=arguments.method,
             ranking=arguments.score if arguments.ranking else None,
+            normalize=arguments.normalize,
+            prior_prompt=arguments.prior_prompt,
+            threshold=arguments.threshold,
+            default=arguments.default,
+            rng=arguments.seed,
         )
-    print(_as_json(answer) if arguments.json else _as_text(answer))
-    return 0
+    if arguments.plot is not None:
+        answer.plot(arguments.plot)
+    if arguments.json:
+        print(_as_json(answer))
+    elif arguments.explain:
+        print(answer.explain(shutil.get_terminal_size().columns))
+    elif answer.ranking is not None:
+        print(_as_rows(answer.ranking))
+    elif answer.value is not None:
+        print(answer.value)
+    return EXIT_ABSTAINED if answer.abstained else EXIT_OK
 
 
 def _read_choices(name: str) -> list[str]:
@@ -96,10 +142,8 @@ def _read_choices(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _as_text(answer: Answer) -> str:
-    if answer.ranking is None:
-        return str(answer.value)
-    return "\n".join(f"{r.probability:8.4f}  {r.value}" for r in answer.ranking)
+def _as_rows(ranking: Ranking) -> str:
+    return "\n".join(f"{r.probability:8.4f}  {r.value}" for r in ranking)
 
 
 def _as_json(answer: Answer) -> str:
@@ -113,6 +157,7 @@ def _as_json(answer: Answer) -> str:
             "probability": answer.probability,
             "probability_bounds": answer.probability_bounds,
             "margin": answer.margin,
+            "abstained": answer.abstained,
             "ranking": None if ranking is None else [r._asdict() for r in ranking],
             "stats": asdict(answer.stats),
         }

@@ -1,0 +1,182 @@
+"""What was looked at on the way to an answer: for explanations and for tracing."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eliza.errors import NoCandidateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from eliza._cursor import Cursor
+    from eliza.backends.base import Row
+    from eliza.vocab import Vocab
+
+    Path = tuple[int, ...]
+
+__all__ = ["Event", "Link", "Trail"]
+
+#: How many alternatives of a point an explanation keeps.
+KEPT_OPTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that `choose` did; given to `trace=` as it happens.
+
+    Attributes
+    ----------
+    kind : {"decoded", "weighed"}
+        "decoded": the runtime computed a batch. "weighed": logits were looked at where
+        choices part.
+    seconds : float
+        Since the call began.
+    positions : int
+        Of "decoded": the ids in the batch; 0 otherwise.
+    path : tuple of int
+        Of "weighed": the ids of the choice up to the point.
+    options : tuple of (int, float)
+        Of "weighed": the allowed ids and their probabilities among each other.
+    """
+
+    kind: str
+    seconds: float
+    positions: int = 0
+    path: Path = ()
+    options: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A piece of the way to an answer.
+
+    Attributes
+    ----------
+    text : str
+        What was written, nothing where the choice ended and others went on. A
+        character cut by the end of the piece shows as U+FFFD.
+    ids : tuple of int
+        Its ids.
+    decided : bool
+        Whether other ids were allowed; if not, the ids were forced.
+    probability : float or None
+        Of the id among those allowed, if it was decided.
+    others : tuple of (str, float)
+        The most probable other ids there: their texts and probabilities.
+    n_others : int
+        How many other ids were allowed.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    decided: bool
+    probability: float | None = None
+    others: tuple[tuple[str, float], ...] = ()
+    n_others: int = 0
+
+
+class Trail:
+    """Notes the points at which logits were looked at during one call.
+
+    Parameters
+    ----------
+    start : float
+        `time.perf_counter()` when the call began.
+    trace : callable or None
+        Called with each `Event`. What it raises ends the call.
+    """
+
+    def __init__(self, start: float, trace: Callable[[Event], Any] | None) -> None:
+        self._start = start
+        self._trace = trace
+        self._points: dict[Path, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def decoded(self, positions: int) -> None:
+        """Note a batch."""
+        if self._trace is not None:
+            seconds = time.perf_counter() - self._start
+            self._trace(Event("decoded", seconds, positions))
+
+    def weigh(self, cursor: Cursor, row: Row) -> None:
+        """Note a point, if choices part there."""
+        ids = cursor.allowed()
+        if len(ids) < 2:
+            return
+        try:
+            logprobs = cursor.logprobs(row)
+        except NoCandidateError:  # nothing can follow here: no way to an answer
+            return
+        path = cursor.path
+        self._points[path] = ids, logprobs
+        if self._trace is not None:
+            options = tuple(
+                (token, math.exp(x))
+                for token, x in zip(ids.tolist(), logprobs.tolist(), strict=True)
+            )
+            seconds = time.perf_counter() - self._start
+            self._trace(Event("weighed", seconds, path=path, options=options))
+
+    def links(
+        self, vocab: Vocab, root: Cursor, path: Sequence[int], leaf: int
+    ) -> tuple[Link, ...]:
+        """Return the way from the root along the ids of a leaf, to its end."""
+        links: list[Link] = []
+        forced: list[int] = []
+
+        def flush() -> None:
+            if forced:
+                links.append(Link(_text(vocab, forced), tuple(forced), decided=False))
+                forced.clear()
+
+        for n, token in enumerate(path):
+            point = self._points.get(tuple(path[:n]))
+            if point is None:
+                forced.append(token)
+                continue
+            flush()
+            links.append(_decided(vocab, *point, point[0] == token, (token,)))
+        flush()
+        point = self._points.get(tuple(path))
+        if point is not None:  # others continue the choice: ending it was a decision
+            end = root.copy()
+            for token in path:
+                end.accept(token)
+            links.append(_decided(vocab, *point, end.completes() == leaf, ()))
+        return tuple(links)
+
+
+def _decided(
+    vocab: Vocab,
+    ids: NDArray[Any],
+    logprobs: NDArray[Any],
+    taken: NDArray[np.bool_],
+    path: Path,
+) -> Link:
+    probabilities = np.exp(logprobs)
+    others = np.flatnonzero(~taken)
+    order = others[np.argsort(-probabilities[others], kind="stable")]
+    return Link(
+        _text(vocab, path),
+        path,
+        decided=True,
+        probability=float(probabilities[taken].sum()),
+        others=tuple(
+            (_text(vocab, [int(ids[i])]), float(probabilities[i]))
+            for i in order[:KEPT_OPTIONS]
+        ),
+        n_others=len(others),
+    )
+
+
+def _text(vocab: Vocab, ids: Sequence[int]) -> str:
+    """Return the text of ids; a special one shows as its name."""
+    return b"".join(map(vocab.piece, ids)).decode("utf-8", "replace")
