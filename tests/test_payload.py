@@ -422,6 +422,7 @@ def test_fc107_invalid_utf8(bad):
     refused(data.replace(b'"path"', b'"x":"' + bad + b'","path"'), "not UTF-8 text")
     refused(data.replace(b'"path"', b'"' + bad + b'":1,"path"'), "not UTF-8 text")
     refused(data + bad, "not UTF-8 text")
+    refused(data + "é".encode()[:1], f"unexpected end of data, byte {len(data)})")
 
 
 def test_fc107_utf8_over_the_borders_of_chunks():

@@ -198,6 +198,9 @@ def test_headers():
     data = small()
     refused(data[:4] + b"\2" + data[5:], "it is of version 2; this reads version 1")
     refused(data[:15], "15 bytes, a header has 16")
+    for claimed in (9, 2**32 - 1):
+        many = data[:18] + struct.pack("<I", claimed) + data[22:]
+        refused(many, f"it claims {claimed} nodes, and has room for 1 to 8")
     refused(data.replace(b"action", b"acti\xffn"), "its path is not UTF-8 text")
     refused(data.replace(b"action", b"ac\xed\xa0\x80n"), "its path is not UTF-8 text")
 
