@@ -141,9 +141,9 @@ cdef class Trie:
         Parameters
         ----------
         tokens : array of int, shape (n_tokens,)
-            int32 is taken without a copy.
+            int32 is read where it is, and must not change meanwhile.
         offsets : array of int, shape (n_leaves + 1,)
-            Leaf i is tokens[offsets[i]:offsets[i + 1]]. int64 is taken without a copy.
+            Leaf i is tokens[offsets[i]:offsets[i + 1]]. int64 is read where it is.
         names : sequence of str, optional
             One per leaf. Leaves with the same ids are one leaf.
         n_vocab : int
