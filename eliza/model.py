@@ -13,6 +13,7 @@ from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
 from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.locking import ModelLock
 from eliza.messages import is_messages
 from eliza.session import Session
 
@@ -114,7 +115,7 @@ class Model:
         self.cache = TrieCache()
         template = getattr(backend, "chat_template", None)  # optional in a backend
         self.chat = ChatTemplate(template, backend.vocab)
-        self._lock = threading.RLock()
+        self._lock = ModelLock()
         self._closing = False
         self._closed = False
         self._cancel: Any = None
@@ -379,6 +380,8 @@ class Model:
         The call that runs ends with `Closed` within one piece of work.
         """
         self._closing = True
+        if self._lock.foreign:
+            return  # what there is to free is the parent's
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -20,6 +20,7 @@ from eliza.errors import (
     InvalidArgument,
     NoCandidateError,
 )
+from eliza.locking import ModelLock
 from eliza.messages import is_messages
 from eliza.textstream import TextStream
 from eliza.timeline import Timeline
@@ -79,7 +80,7 @@ class Session:
         Its vocabulary.
     capabilities : Capabilities
         Of the sequence's backend.
-    lock : context manager, optional
+    lock : ModelLock, optional
         Held during each call.
     max_tokens : int, optional
         The most ids to generate, forced ones included; None for no limit.
@@ -97,7 +98,7 @@ class Session:
         vocab: Vocab,
         capabilities: Capabilities,
         *,
-        lock: threading.RLock | None = None,
+        lock: ModelLock | None = None,
         max_tokens: int | None = None,
         stop: Iterable[str] = (),
         check: Callable[[], None] | None = None,
@@ -110,7 +111,7 @@ class Session:
         self.vocab = vocab
         self.chat = chat or ChatTemplate(None, vocab)
         self.timeline = Timeline(sequence, capabilities)
-        self._lock = threading.RLock() if lock is None else lock
+        self._lock = ModelLock() if lock is None else lock
         self._max_tokens = max_tokens
         self._outer_check = check
         self._cancelled = threading.Event()
@@ -374,6 +375,8 @@ class Session:
     def close(self) -> None:
         """Free the sequence. May be called twice; other calls then raise `Closed`."""
         self._cancelled.set()
+        if self._lock.foreign:
+            return  # what there is to free is the parent's
         with self._lock:
             if not self._closed:
                 self._closed = True

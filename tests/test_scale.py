@@ -1,6 +1,7 @@
 """Costs that must not grow with what came before."""
 
 import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -96,3 +97,44 @@ def test_fc100_a_trace_given_as_a_temporary_lives_as_long_as_the_call():
     model.choose([4], pairs, ranking="whole", trace=lambda e: logits_and_collect(e))
     assert seen.count("decoded") == 2
     assert model._session.timeline.on_pass is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_fc120_a_forked_child_is_told_and_does_not_hang():
+    code = """
+import os, threading, time
+from eliza import BackendError, Model, Vocab
+from eliza.testing import ScriptedBackend
+vocab = Vocab.from_tokens([f"<{i}>" for i in range(64)], eog=(2,))
+def slow(history):
+    time.sleep(0.5)
+    return {10: 1.0}
+model = Model(ScriptedBackend(vocab, slow))
+pairs = [("a", [10]), ("b", [11])]
+session = model.open()
+thread = threading.Thread(target=model.choose, args=([4], pairs))
+thread.start()
+time.sleep(0.1)  # the lock is held now
+child = os.fork()
+if child == 0:
+    told = 0
+    for call in (lambda: model.choose([4], pairs), model.open, session.next):
+        try:
+            call()
+        except BackendError as error:
+            told += "another process" in str(error)
+    model.close()
+    os._exit(0 if told == 3 else 1)
+_, status = os.waitpid(child, 0)
+thread.join()
+assert os.waitstatus_to_exitcode(status) == 0
+assert model.choose([4], pairs).value == "a"
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

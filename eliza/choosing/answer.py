@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eliza.choosing.request import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from eliza.choosing.trail import Link
@@ -154,8 +154,6 @@ class Answer:
         What it cost.
     choice : object
         The choice that was made; `value`, unless abstained.
-    links : tuple of Link
-        The way to it: what was decided between which alternatives, what was forced.
     """
 
     value: Any
@@ -168,7 +166,16 @@ class Answer:
     abstained: bool
     stats: Stats
     choice: Any
-    links: tuple[Link, ...]
+    _way: Callable[[], tuple[Link, ...]] = field(repr=False, compare=False)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The way to the choice: decided between which alternatives, or forced.
+
+        Put together when asked for: few ask, and it would be a tenth of eliza's own
+        work in a greedy call.
+        """
+        return self._way()
 
     def explain(self, width: int = 80) -> str:
         """Return a text for the terminal: how the answer came about.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -218,7 +219,7 @@ def answer(
         abstained=abstained,
         stats=stats,
         choice=choices.values[at],
-        links=trail.links(session.vocab, cursor, tokens, made.leaf),
+        _way=partial(trail.links, session.vocab, cursor, tuple(tokens), made.leaf),
     )
 
 
