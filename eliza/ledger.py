@@ -116,3 +116,8 @@ class Ledger:
     def extend(self, ids: Sequence[int]) -> None:
         """Append ids that the backend has decoded."""
         self.ids.extend(ids)
+
+    def replace(self, ids: Sequence[int]) -> None:
+        """Hold other ids, which a saved state brought."""
+        self.ids = list(ids)
+        self.generation += 1

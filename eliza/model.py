@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 from eliza.cache import TrieCache
@@ -13,12 +14,18 @@ from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
 from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.generation import Generation
 from eliza.locking import ModelLock
 from eliza.messages import is_messages
-from eliza.session import Session
+from eliza.sampling import Sampler
+from eliza.session import Host, Session, check_limit
+from eliza.speculation import DraftModel, make_drafter
+from eliza.step import Counters
+from eliza.textstream import TextStream
+from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from typing import Self
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from eliza.backends.base import Backend, Capabilities
     from eliza.choosing.answer import Answer
     from eliza.choosing.trail import Event
+    from eliza.state.slots import Identity
     from eliza.vocab import Prompt, Vocab
 
 __all__ = ["Model", "load"]
@@ -121,6 +129,8 @@ class Model:
         self._cancel: Any = None
         self._session: Session | None = None
         self._priors: dict[Any, Prior] = {}
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._past: list[Counters] = []  # of sessions that were closed or dropped
 
     @property
     def vocab(self) -> Vocab:
@@ -309,7 +319,20 @@ class Model:
     # -- generating --------------------------------------------------------------
 
     def open(
-        self, *, max_tokens: int | None = None, stop: Iterable[str] = ()
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repeat_penalty: float = 1.0,
+        penalty_last_n: int = 64,
+        logit_bias: Mapping[int, float] | None = None,
+        seed: int | Generator | None = None,
+        stop: Iterable[str] = (),
+        draft: Any = None,
+        draft_max: int = 16,
     ) -> Session:
         """Start a generation of its own beside `choose`.
 
@@ -317,30 +340,110 @@ class Model:
         ----------
         max_tokens : int, optional
             The most ids it may generate after a prompt, forced ones included.
+        temperature, top_k, top_p, min_p, repeat_penalty, penalty_last_n, logit_bias
+            How ids are picked; see `eliza.sampling.Sampler`. Temperature 0 takes the
+            likeliest.
+        seed : int or numpy.random.Generator, optional
+            Where draws come from.
         stop : iterable of str
-            Texts at which free text ends.
+            Texts at which free text ends. They do not apply inside a constraint.
+        draft : {"lookup"}, Model or Drafter, optional
+            Who guesses ids ahead, so that one pass may give several: the text so far,
+            a smaller model of the same vocabulary, or an object of one's own. Picks
+            stay what they are without it, for equal logits; see `eliza.speculation`.
+        draft_max : int
+            The most ids to guess at once. How many are guessed, if any, depends on how
+            often guesses held so far.
 
         Returns
         -------
         Session
+
+        Raises
+        ------
+        InvalidArgument, InvalidType
+            An option is wrong, or the draft model has another vocabulary.
+        NotSupported
+            `draft` with a runtime that cannot take wrong guesses back.
         """
+        sampler = Sampler(
+            self.vocab.n_vocab,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repeat_penalty=repeat_penalty,
+            penalty_last_n=penalty_last_n,
+            logit_bias=logit_bias,
+            seed=seed,
+        )
+        check_limit(max_tokens)
+        stop = tuple(TextStream(stop).stop)
         with self._lock:
             self._check()
-            return self._new_session(max_tokens, stop)
+            drafter = make_drafter(
+                draft,
+                self.vocab,
+                can_truncate=self.capabilities.truncate,
+                draft_max=draft_max,
+            )
+            return self._new_session(
+                sampler,
+                max_tokens=max_tokens,
+                stop=stop,
+                drafter=drafter,
+                draft_max=draft_max,
+            )
 
-    def _new_session(
-        self, max_tokens: int | None = None, stop: Iterable[str] = ()
-    ) -> Session:
-        return Session(
-            self.backend.open(),
+    def _new_session(self, sampler: Sampler | None = None, **options: Any) -> Session:
+        generation = Generation(
+            Timeline(self.backend.open(), self.capabilities),
             self.vocab,
-            self.capabilities,
-            lock=self._lock,
-            max_tokens=max_tokens,
-            stop=stop,
-            check=self._check,
-            chat=self.chat,
+            sampler or Sampler(self.vocab.n_vocab),
+            **options,
         )
+        session = Session(
+            generation,
+            Host(
+                self._lock,
+                self._check,
+                self.chat,
+                self.cache,
+                self.backend.model_id,
+                self._identity,
+                self._past.append,
+            ),
+        )
+        self._sessions.add(session)
+        return session
+
+    def drafter_for(self, vocab: Vocab) -> DraftModel:
+        """Return a drafter of this model for one with another vocabulary object."""
+        with self._lock:
+            self._check()
+            return DraftModel(self.backend, self._lock, vocab)
+
+    def _identity(self, choices: str) -> Identity:
+        from eliza.state.slots import Identity
+
+        return Identity(
+            self.backend.name,
+            self.backend.fingerprint.hex(),
+            self.vocab.fingerprint.hex(),
+            choices,
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """What all its sessions did, those that are closed and `choose` included."""
+        past = Counters()
+        while self._past:
+            past = past.plus(self._past.pop())
+        self._past.append(past)
+        for session in list(self._sessions):
+            if not session.closed:
+                past = past.plus(session.counters)
+        return past
 
     def _own_session(self) -> Session:
         if self._session is None:

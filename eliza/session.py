@@ -1,69 +1,90 @@
-"""One generation: ids in, steps out. The only generation loop of eliza.
-
-Ids that were chosen, forced ones included, wait in `_pending` and join the next batch,
-so that a forced run costs no pass of its own and nothing is decoded after the last
-choice.
-"""
+"""The pipe: prompts in, steps out, from any thread, with cancel and saved state."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from eliza.chat import ChatTemplate
 from eliza.errors import (
     Cancelled,
     Closed,
     InvalidArgument,
-    NoCandidateError,
+    InvalidType,
+    NotSupported,
 )
+from eliza.generation import Generation
 from eliza.locking import ModelLock
 from eliza.messages import is_messages
-from eliza.textstream import TextStream
-from eliza.timeline import Timeline
+from eliza.step import Counters, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    import os
+    from collections.abc import AsyncIterator, Callable, Iterator
     from typing import Self
 
-    from eliza.backends.base import Capabilities, Row, Sequence
+    import numpy as np
+
+    from eliza.backends.base import Row
+    from eliza.cache import TrieCache
+    from eliza.chat import ChatTemplate
     from eliza.constraint import Constraint
+    from eliza.state.slots import Identity
+    from eliza.timeline import Timeline
+    from eliza.tokentrie import TokenTrie
     from eliza.vocab import Prompt, Vocab
 
-__all__ = ["Session", "Step"]
+__all__ = ["Counters", "Frontier", "Session", "Step"]
+
+#: Frontiers of a prefill lie at multiples of it, wherever the prefill began.
+FRONTIER = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one `Session.next` gave.
+class Host(NamedTuple):
+    """What a session needs of the model that opened it.
 
     Attributes
     ----------
-    ids : tuple of int
-        The ids of this step: the one that was picked, and the forced run after it. An
-        end-of-generation id ends the span or the text and is not among them.
-    text : str
-        Their text, never half a character: bytes wait until the character is whole.
-    forced : int
-        How many of the ids were forced.
-    logprob : float or None
-        Log-probability of the picked id among those allowed; None for free text.
-    final : bool
-        Whether the generation has ended.
-    finish_reason : {"choice", "stop", "length"} or None
-        Why: the constraint is complete; an end-of-generation id or a stop text came;
-        `max_tokens` is reached.
+    lock : ModelLock
+        Held during each call.
+    check : callable
+        Called before each piece of work; may raise to interrupt it.
+    chat : ChatTemplate or None
+        Writes messages.
+    cache : TrieCache
+        Keeps the tries of payloads.
+    model_id : str
+        What payloads are checked against.
+    identity : callable
+        Given a digest of choices, says what saved state is tied to.
+    on_close : callable
+        Called with the session's counters, once.
     """
 
-    ids: tuple[int, ...]
-    text: str
-    forced: int
-    logprob: float | None
-    final: bool
-    finish_reason: str | None
+    lock: ModelLock
+    check: Callable[[], None]
+    chat: ChatTemplate | None
+    cache: TrieCache
+    model_id: str
+    identity: Callable[[str], Identity]
+    on_close: Callable[[Counters], None]
+
+
+class Frontier(NamedTuple):
+    """A point of a prefill at which the timeline is whole.
+
+    Attributes
+    ----------
+    current : int
+        How many ids the session holds.
+    total : int
+        How many it will hold.
+    save_slot : callable
+        `Session.save_slot`; nothing else of the session may be called here.
+    """
+
+    current: int
+    total: int
+    save_slot: Callable[[str | os.PathLike[str]], None]
 
 
 class Session:
@@ -74,91 +95,98 @@ class Session:
 
     Parameters
     ----------
-    sequence : eliza.backends.base.Sequence
-        The runtime's timeline; owned by the session.
+    generation : Generation
+        Owned by the session.
+    host : Host
+        The model's side.
+
+    Attributes
+    ----------
     vocab : Vocab
-        Its vocabulary.
-    capabilities : Capabilities
-        Of the sequence's backend.
-    lock : ModelLock, optional
-        Held during each call.
-    max_tokens : int, optional
-        The most ids to generate, forced ones included; None for no limit.
-    stop : iterable of str
-        Texts at which free text ends. They do not apply inside a constraint.
-    check : callable, optional
-        Called before each piece of work; may raise to interrupt it.
-    chat : ChatTemplate, optional
-        Writes messages; without it they are refused.
+        The model's vocabulary.
     """
 
-    def __init__(
-        self,
-        sequence: Sequence,
-        vocab: Vocab,
-        capabilities: Capabilities,
-        *,
-        lock: ModelLock | None = None,
-        max_tokens: int | None = None,
-        stop: Iterable[str] = (),
-        check: Callable[[], None] | None = None,
-        chat: ChatTemplate | None = None,
-    ) -> None:
-        if max_tokens is not None and max_tokens < 0:
-            raise InvalidArgument(
-                f"max_tokens is {max_tokens}; it must be 0 or more, or None"
-            )
-        self.vocab = vocab
-        self.chat = chat or ChatTemplate(None, vocab)
-        self.timeline = Timeline(sequence, capabilities)
-        self._lock = ModelLock() if lock is None else lock
-        self._max_tokens = max_tokens
-        self._outer_check = check
+    def __init__(self, generation: Generation, host: Host) -> None:
+        self.vocab: Vocab = generation.vocab
+        self._generation = generation
+        self._host = host
+        self._lock = host.lock
+        self._trie: TokenTrie | None = None
         self._cancelled = threading.Event()
+        self._interrupted = threading.Event()
+        self._in_callback = False
         self._closed = False
-        self._text = TextStream(stop)
-        self._constraint: Constraint | None = None
-        self._pick: Callable[[Row], int] | None = None
-        self._restart()
-        sequence.on_piece = self._check
-
-    def _restart(self) -> None:
-        self._pending: list[int] = []
-        self._ids: list[int] = []
-        self._finish: str | None = None
-        self._text.reset()
+        generation.timeline.sequence.on_piece = self._check
 
     # -- what it knows -----------------------------------------------------------
 
     @property
+    def timeline(self) -> Timeline:
+        """What the runtime holds."""
+        return self._generation.timeline
+
+    @property
     def ids(self) -> tuple[int, ...]:
         """The ids generated since the last `prefill`, `sync` or `reset`."""
-        return tuple(self._ids)
+        return tuple(self._generation.ids)
 
     @property
     def output(self) -> bytes:
         """The bytes of the generated ids, a character cut short included."""
-        return self.vocab.decode(self._ids)
+        return self.vocab.decode(self._generation.ids)
 
     @property
     def history(self) -> tuple[int, ...]:
         """All ids in order: prompt and generated, decoded or waiting."""
-        return (*self.timeline.ids, *self._pending)
+        return tuple(self._generation.history)
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the generation ended; None while it goes on."""
-        return self._finish
+        """Why the generation ended; None while it goes on.
+
+        "length" inside a span, too, where `next` raises TokenLimit.
+        """
+        return self._generation.finish
+
+    @property
+    def counters(self) -> Counters:
+        """What the session did since it was opened."""
+        return self._generation.counters
+
+    @property
+    def name(self) -> str | None:
+        """The name of the choice that the token trie is complete with, else None."""
+        return None if self._trie is None else self._trie.cursor.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most ids to generate after a prompt, forced ones included."""
+        return self._generation.max_tokens
+
+    @max_tokens.setter
+    def max_tokens(self, value: int | None) -> None:
+        self._generation.max_tokens = check_limit(value)
 
     # -- feeding -----------------------------------------------------------------
 
-    def sync(self, prompt: list[int]) -> int:
+    def sync(
+        self,
+        prompt: list[int],
+        on_frontier: Callable[[Frontier], object] | None = None,
+    ) -> int:
         """Make the timeline equal to a prompt, keeping what it shares with it.
 
         Parameters
         ----------
         prompt : list of int
             All ids; not empty.
+        on_frontier : callable, optional
+            As in `prefill`. If it raises, the timeline keeps what was decoded.
 
         Returns
         -------
@@ -169,27 +197,64 @@ class Session:
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
         with self._lock:
             self._ready()
-            self._restart()
-            return self.timeline.sync(prompt)
+            self._generation.restart()
+            report = None if on_frontier is None else self._reporter(on_frontier)
+            return self.timeline.sync(prompt, report, FRONTIER)
 
-    def prefill(self, prompt: Prompt) -> None:
+    def prefill(
+        self, prompt: Prompt, on_frontier: Callable[[Frontier], object] | None = None
+    ) -> None:
         """Append a prompt: text, parsed with special tokens, ids, or chat messages.
 
         What stands at the very start gets the begin-of-sequence id where the vocabulary
         wants one. Messages are written by the model's own template; see `ChatTemplate`.
+
+        Parameters
+        ----------
+        prompt : str, iterable of int, or list of messages
+            What to append. No ids are no change.
+        on_frontier : callable, optional
+            Called with a `Frontier` before the first id is decoded, at each multiple of
+            512 ids and at the end. It may save the session, and nothing else of it may
+            be called there. What it raises ends the prefill and passes through.
+
+        Raises
+        ------
+        Cancelled, ContextOverflow, BackendError
+            The session is as it was; a runtime that cannot cut is empty, and a note
+            on the error says so.
         """
         if is_messages(prompt):
-            ids = self.chat.ids(prompt, start=not self.history)
-        elif isinstance(prompt, str) and self.history:
+            chat = self._host.chat
+            if chat is None:
+                raise NotSupported("this session has no chat template: give text")
+            ids = chat.ids(prompt, start=not self._generation.history)
+        elif isinstance(prompt, str) and self._generation.history:
             ids = self.vocab.encode(prompt, special=True)
         else:
             ids = self.vocab.prompt_ids(prompt)
         with self._lock:
             self._ready()
-            ids = [*self._pending, *ids]
-            if ids:
-                self.timeline.append(ids)
-            self._restart()
+            report = None if on_frontier is None else self._reporter(on_frontier)
+            self._generation.prefill(ids, report, FRONTIER)
+
+    def _reporter(
+        self, on_frontier: Callable[[Frontier], object]
+    ) -> Callable[[int, int], None]:
+        if not callable(on_frontier):
+            raise InvalidType(f"on_frontier is {on_frontier!r}; give a function")
+
+        def report(current: int, total: int) -> None:
+            self._in_callback = True
+            try:
+                on_frontier(Frontier(current, total, self._save_here))
+            finally:
+                self._in_callback = False
+            self._check()
+
+        return report
+
+    # -- what binds --------------------------------------------------------------
 
     def set_constraint(
         self, constraint: Constraint, pick: Callable[[Row], int] | None = None
@@ -201,24 +266,72 @@ class Session:
         constraint : Constraint
             Moved by the session.
         pick : callable, optional
-            Given the logits, returns one of the allowed ids; by default the
-            constraint's argmax.
+            Given the logits, returns one of the allowed ids; by default the session's
+            own sampling.
         """
         with self._lock:
             self._ready()
-            self._constraint = constraint
-            self._pick = pick
-            self._text.flush()
-            if self._finish != "length":
-                self._finish = None
+            self._trie = None
+            self._generation.bind(constraint, pick)
 
     def clear_constraint(self) -> None:
         """Let free text come next."""
         with self._lock:
             self._ready()
-            self._constraint = None
-            if self._finish == "choice":
-                self._finish = None
+            self._trie = None
+            self._generation.unbind()
+
+    def set_token_trie(
+        self,
+        payload: Any,
+        path: str | None = None,
+        mode: str = "greedy",
+        *,
+        check_model: bool = True,
+    ) -> None:
+        """Bind what comes next to the choices of a payload, from their beginning.
+
+        Parameters
+        ----------
+        payload : bytes, str, TokenTreePayload or Trie
+            JSON or RTKT, or what was read from it.
+        path : str, optional
+            Which choices of the payload; needed where it has several.
+        mode : {"greedy", "sample"}
+            "greedy": the highest allowed logit. "sample": a draw among the allowed ids
+            with the session's temperature and filters.
+        check_model : bool
+            Whether the payload's model must be this one.
+
+        Raises
+        ------
+        InvalidArgument, InvalidType
+            The payload is wrong, or of another model; the choices that were set before
+            still hold.
+        """
+        from eliza.tokentrie import TokenTrie  # payloads take a while to import
+
+        if mode not in ("greedy", "sample"):
+            raise InvalidArgument(f"mode is {mode!r}; it is 'greedy' or 'sample'")
+        host = self._host
+        made = TokenTrie.of(
+            payload, path, self.vocab, host.cache, host.model_id if check_model else ""
+        )
+        sampler = self._generation.sampler
+        if mode == "sample" and not sampler.draws:
+            raise InvalidArgument(
+                "mode is 'sample', but the session's temperature is 0, which draws "
+                "nothing: open it with a temperature"
+            )
+        with self._lock:
+            self._ready()
+            greedy = mode == "greedy" and sampler.draws
+            self._trie = made
+            self._generation.bind(made.cursor, greedy=greedy)
+
+    def clear_token_trie(self) -> None:
+        """Let free text come next; the same as `clear_constraint`."""
+        self.clear_constraint()
 
     # -- generating --------------------------------------------------------------
 
@@ -240,16 +353,13 @@ class Session:
             The timeline is longer than the context.
         NoCandidateError
             All allowed ids are impossible (NaN or -inf).
+        TokenLimit
+            `max_tokens` is reached inside a span. Nothing is let go: with a higher
+            `max_tokens` it goes on where it was.
         """
         with self._lock:
             self._ready()
-            if self._finish is None and self._room() == 0:
-                self._finish = "length"
-            if self._finish is not None:
-                return self._end_step()
-            if self._constraint is None:
-                return self._free_step()
-            return self._bound_step(self._constraint)
+            return self._generation.step()
 
     def __iter__(self) -> Iterator[Step]:
         while True:
@@ -258,85 +368,31 @@ class Session:
             if step.final:
                 return
 
-    def _bound_step(self, constraint: Constraint) -> Step:
-        logprob = 0.0
-        ids: list[int] = []
-        room = self._room()
-        run = constraint.forced()
-        if not len(run) and not constraint.done:
-            allowed = constraint.allowed()
-            if not len(allowed):
-                raise NoCandidateError(
-                    f"at step {len(self._ids) + 1} of the generation nothing is "
-                    "allowed, and the constraint is not done"
-                )
-            row = self._row()
-            token = (self._pick or constraint.argmax)(row)
-            values = constraint.logprobs(row)
-            logprob = float(values[allowed.searchsorted(token)])
-            constraint.accept(token)
-            ids.append(token)
-            run = constraint.forced()
-        picked = len(ids)
-        fits = run if room is None else run[: room - picked]
-        for token in fits.tolist():
-            constraint.accept(token)
-            ids.append(token)
-        if constraint.done:
-            self._finish = "choice"
-            if ids and self._ends(ids[-1]):
-                ids.pop()
-        elif room is not None and len(ids) == room:
-            self._finish = "length"
-        return self._emit(ids, len(fits), logprob)
+    async def stream(self) -> AsyncIterator[Step]:
+        """Yield the steps without blocking the event loop.
 
-    def _free_step(self) -> Step:
-        token = free_argmax(self._row()[: self.vocab.n_vocab])
-        if self._ends(token):
-            self._finish = "stop"
-            return self._end_step()
-        if self._room() == 1:
-            self._finish = "length"
-        return self._emit([token], 0, None)
-
-    def _ends(self, token: int) -> bool:
-        """Whether an id ends a generation.
-
-        Special ids only are looked up in `eog`, which takes a scan of the vocabulary
-        (10 to 80 ms) when it is first needed.
+        Nothing is computed ahead: a stream that is dropped leaves the session where its
+        last step was. A cancelled task ends the step that runs within one piece of
+        work, without a trace, and the session can be used on.
         """
-        return self.vocab.is_special(token) and token in self.vocab.eog
+        import asyncio  # takes as long as the rest of eliza, and few need it
 
-    def _emit(self, ids: list[int], forced: int, logprob: float | None) -> Step:
-        self._pending.extend(ids)
-        self._ids.extend(ids)
-        data = self.vocab.decode(ids)
-        if self._constraint is not None:
-            text = self._text.bound(data)
-        else:
-            text, stopped = self._text.free(data)
-            if stopped:
-                self._finish = "stop"
-        if self._finish is not None:
-            text += self._text.flush()
-        return Step(
-            tuple(ids),
-            text,
-            forced,
-            logprob,
-            self._finish is not None,
-            self._finish,
-        )
-
-    def _end_step(self) -> Step:
-        return Step((), self._text.flush(), 0, None, True, self._finish)
-
-    def _room(self) -> int | None:
-        if self._max_tokens is None:
-            return None
-        return self._max_tokens - len(self._ids)
-
-    # -- the backend -------------------------------------------------------------
+        while True:
+            task = asyncio.ensure_future(asyncio.to_thread(self.next))
+            try:
+                step = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                self._interrupted.set()
+                try:
+                    await asyncio.wait([task])
+                finally:
+                    self._interrupted.clear()
+                if not task.cancelled():
+                    task.exception()  # seen: nobody else will ask for it
+                raise
+            yield step
+            if step.final:
+                return
 
     def row(self) -> Row:
         """Return the logits after the last id, valid until the next decode.
@@ -345,13 +401,79 @@ class Session:
         """
         with self._lock:
             self._ready()
-            return self._row()
+            return self._generation.row()
 
-    def _row(self) -> Row:
-        if self._pending:
-            self.timeline.append(self._pending)
-            self._pending = []
-        return self.timeline.row()
+    # -- saved state -------------------------------------------------------------
+
+    def save_slot(self, path: str | os.PathLike[str]) -> None:
+        """Write the session to a file, whole or not at all.
+
+        The file, readable by its owner alone, holds the ids, the runtime's state, the
+        position in the token trie, and the state of the generator.
+
+        Raises
+        ------
+        NotSupported
+            The runtime saves no states, or the constraint is not a token trie.
+        OSError
+            It could not be written; a file that was there before still is.
+        """
+        with self._lock:
+            self._ready()
+            self._save_here(path)
+
+    def _save_here(self, path: str | os.PathLike[str]) -> None:
+        from eliza.state.slots import write_slot
+        from eliza.state.snapshot import take
+
+        write_slot(path, take(self._generation, self._identity()))
+
+    def restore_slot(
+        self,
+        path: str | os.PathLike[str],
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        """Go on where a saved session was.
+
+        Parameters
+        ----------
+        path : path
+            What `save_slot` wrote, from a session of the same model with the same
+            options. If it had a token trie, this one must have the same.
+        seed : int or Generator, optional
+            Draw from this; by default the saved generator goes on.
+
+        Raises
+        ------
+        BundleError
+            The file is no slot, or damaged.
+        InvalidArgument
+            It belongs to another model, tokenizer or set of choices.
+        ContextOverflow
+            It does not fit into this context.
+        OSError
+            It cannot be read. The session is as it was after each of these.
+        """
+        from eliza.state.slots import read_slot
+        from eliza.state.snapshot import put
+
+        with self._lock:
+            self._ready()
+            slot = read_slot(path)
+            identity = self._identity()
+            slot.identity.check(identity, str(path))
+            put(self._generation, slot, seed)
+            self._cancelled.clear()
+
+    def _identity(self) -> Identity:
+        if not self.timeline.capabilities.save:
+            raise NotSupported("this runtime saves no states: slots are not available")
+        if self._generation.constraint is not None and self._trie is None:
+            raise NotSupported(
+                "a slot names its choices by their token trie; the session is bound by "
+                "set_constraint: use set_token_trie"
+            )
+        return self._host.identity("" if self._trie is None else self._trie.digest)
 
     # -- ending ------------------------------------------------------------------
 
@@ -359,18 +481,37 @@ class Session:
         """Stop the running call, or the next one, from any thread.
 
         It raises `Cancelled` within one piece of work, and so does each further call
-        until `reset`. A second call does nothing more.
+        until `reset` or `reset_keep`. A second call does nothing more.
         """
         self._cancelled.set()
 
     def reset(self) -> None:
-        """Drop the timeline, the constraint and a cancellation."""
+        """Drop the timeline and a cancellation.
+
+        Choices that were set bind again, from their beginning: only `clear_token_trie`
+        and `clear_constraint` let free text come.
+        """
+        self.reset_keep(0)
+
+    def reset_keep(self, n: int) -> int:
+        """Begin anew above the first ids of the history.
+
+        Parameters
+        ----------
+        n : int
+            How many to keep; more than there are keeps all, fewer than 0 none.
+
+        Returns
+        -------
+        int
+            How many were kept: 0 where the runtime cannot cut its timeline there.
+        """
+        if isinstance(n, bool) or not isinstance(n, int):
+            raise InvalidType(f"n is {n!r}; it is a whole number")
         self._cancelled.clear()
         with self._lock:
             self._ready()
-            self._restart()
-            self._constraint = None
-            self.timeline.truncate(0)
+            return self._generation.cut(n)
 
     def close(self) -> None:
         """Free the sequence. May be called twice; other calls then raise `Closed`."""
@@ -381,6 +522,13 @@ class Session:
             if not self._closed:
                 self._closed = True
                 self.timeline.sequence.close()
+                if self._generation.drafter is not None:
+                    self._generation.drafter.close()
+                self._host.on_close(self.counters)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._host.on_close(self.counters)
 
     def __enter__(self) -> Self:
         return self
@@ -393,21 +541,26 @@ class Session:
             raise Closed("the session is closed")
         if self._cancelled.is_set():
             raise Cancelled("the session was cancelled; reset() makes it usable again")
-        if self._outer_check is not None:
-            self._outer_check()
+        if self._interrupted.is_set():
+            raise Cancelled("the task that waited for this step was cancelled")
+        self._host.check()
 
     def _ready(self) -> None:
         """Begin a call, with the lock held."""
         self._check()
+        if self._in_callback:
+            raise InvalidArgument(
+                "inside on_frontier only save_slot of the frontier may be called"
+            )
         self.timeline.realign()
 
 
-def free_argmax(row: Row) -> int:
-    """Return the id with the highest logit, ties to the lowest; NaN never wins."""
-    token = int(row.argmax())
-    if not row[token] > -np.inf:
-        usable = np.where(np.isnan(row), -np.inf, row)
-        token = int(usable.argmax())
-        if not usable[token] > -np.inf:
-            raise NoCandidateError("every logit of the row is NaN or -inf")
-    return token
+def check_limit(value: Any) -> int | None:
+    """Return max_tokens, after checking it."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"max_tokens is {value!r}; it is a whole number, or None")
+    if value < 0:
+        raise InvalidArgument(f"max_tokens is {value}; it must be 0 or more, or None")
+    return value

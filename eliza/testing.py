@@ -58,14 +58,14 @@ class Call:
     Attributes
     ----------
     kind : str
-        "open", "decode", "decode_many", "decode_tree", "clear_tree", "truncate" or
-        "close".
+        "open", "decode", "decode_many", "decode_tree", "clear_tree", "truncate",
+        "save", "restore" or "close".
     ids : tuple of int
         The ids decoded.
     rows : int
         How many rows of logits were asked for.
     position : int
-        Where the timeline ended before the call; for "truncate", after it.
+        Where the timeline ended before the call; for "truncate" and "restore", after.
     sequence : int
         Number of the sequence, in the order of opening.
     parents : tuple of int
@@ -118,6 +118,10 @@ class ScriptedBackend:
         The most ids of one piece of a decode: `on_piece` is called before each.
     chat_template : str, optional
         The template for chat messages.
+    save : bool
+        Whether sequences can be saved.
+    fingerprint : bytes
+        Names the model for saved states.
 
     Attributes
     ----------
@@ -141,12 +145,15 @@ class ScriptedBackend:
         max_branches: int | None = None,
         n_batch: int = 128,
         chat_template: str | None = None,
+        save: bool = True,
+        fingerprint: bytes = b"scripted",
     ) -> None:
+        self.fingerprint = fingerprint
         self.chat_template = chat_template
         self.vocab = vocab
         self.model_id = "scripted"
         self.n_ctx = n_ctx
-        self.capabilities = Capabilities(truncate, tree, search_delta)
+        self.capabilities = Capabilities(truncate, tree, search_delta, save)
         self.calls: list[Call] = []
         self._logits = logits
         self._width = vocab.n_vocab if width is None else width
@@ -338,6 +345,29 @@ class ScriptedSequence:
                 )
             row: Row = self._rows[i]
             return row.copy()
+
+    def save(self) -> bytes:
+        """Return the ids."""
+        with self._alone():
+            self._check_saves()
+            self._note("save", (), 0)
+            return np.array(self._history, np.int32).tobytes()
+
+    def restore(self, state: bytes, n: int) -> None:
+        """Take the ids of a state in place of those that are there."""
+        with self._alone():
+            self._check_saves()
+            if len(state) != 4 * n:
+                raise BackendError(f"{len(state)} bytes are no state of {n} ids")
+            self._check_room(n)
+            self._begin()
+            self._forget_tree()
+            self._history = tuple(np.frombuffer(state, np.int32).tolist())
+            self._note("restore", (), 0)
+
+    def _check_saves(self) -> None:
+        if not self._backend.capabilities.save:
+            raise NotSupported("this backend saves no states")
 
     def close(self) -> None:
         """Close it. May be called twice."""

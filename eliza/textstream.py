@@ -28,8 +28,8 @@ class TextStream:
     def __init__(self, stop: Iterable[str] = ()) -> None:
         if isinstance(stop, str):
             raise InvalidType("stop is a str; give a list of stop texts")
-        self._stop = tuple(stop)
-        for i, text in enumerate(self._stop):
+        self.stop = tuple(stop)
+        for i, text in enumerate(self.stop):
             if not isinstance(text, str):
                 raise InvalidType(f"stop[{i}] is {text!r}; a stop text is a str")
             if not text:
@@ -50,12 +50,12 @@ class TextStream:
         """Return the text of free ids, and whether a stop text was met."""
         text = self._held + self._decoder.decode(data)
         self._held = ""
-        if not self._stop:
+        if not self.stop:
             return text, False
-        ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        ends = [at for stop in self.stop if (at := text.find(stop)) >= 0]
         if ends:
             return text[: min(ends)], True
-        keep = max(_overlap(text, stop) for stop in self._stop)
+        keep = max(_overlap(text, stop) for stop in self.stop)
         if keep:
             self._held = text[-keep:]
             text = text[:-keep]
@@ -65,6 +65,15 @@ class TextStream:
         """Return the text that waited for a stop text."""
         text, self._held = self._held, ""
         return text
+
+    def state(self) -> tuple[str, bytes]:
+        """Return what waits: text, and bytes of an unfinished character."""
+        return self._held, self._decoder.getstate()[0]
+
+    def load(self, state: tuple[str, bytes]) -> None:
+        """Let that wait which `state` gave."""
+        self._held, unread = state
+        self._decoder.setstate((unread, 0))
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from eliza.errors import InvalidArgument
+from eliza.errors import BackendError, InvalidArgument
 from eliza.ledger import Ledger, plan_sync
 
 if TYPE_CHECKING:
@@ -51,12 +51,19 @@ class Timeline:
         self.on_pass: Callable[[int], None] | None = None
         self._ledger = Ledger()
         self._has_row = False
+        self._row_at = 0
         self._kept_row: Row | None = None
+        self._trial: list[int] = []
 
     @property
     def ids(self) -> list[int]:
         """The ids, oldest first."""
         return list(self._ledger.ids)
+
+    def tail(self, n: int) -> list[int]:
+        """Return the last n ids."""
+        ids = self._ledger.ids
+        return ids[max(0, len(ids) - n) :]
 
     @property
     def position(self) -> int:
@@ -71,8 +78,17 @@ class Timeline:
         """
         return self._ledger.generation
 
-    def sync(self, prompt: list[int]) -> int:
-        """Make the timeline equal to a prompt; return how many ids were kept."""
+    def sync(
+        self,
+        prompt: list[int],
+        report: Callable[[int, int], None] | None = None,
+        every: int = 0,
+    ) -> int:
+        """Make the timeline equal to a prompt; return how many ids were kept.
+
+        With `report`, it is decoded in pieces; if that raises, the timeline keeps the
+        pieces that were decoded.
+        """
         plan = plan_sync(
             self._ledger.ids,
             prompt,
@@ -80,9 +96,47 @@ class Timeline:
             can_truncate=self.capabilities.truncate,
         )
         self.truncate(plan.keep)
-        if plan.keep < len(prompt):
+        if report is not None:
+            self._report_pieces(prompt[plan.keep :], report, every)
+        elif plan.keep < len(prompt):
             self.append(prompt[plan.keep :])
         return plan.keep
+
+    def append_in_pieces(
+        self, ids: list[int], report: Callable[[int, int], None], every: int
+    ) -> None:
+        """Decode ids piece by piece, and report each point at which all is whole.
+
+        Parameters
+        ----------
+        report : callable
+            Given the position and where it will end: before the first piece, and after
+            each. It may raise: the timeline is then as before; where the runtime cannot
+            cut it is empty, and a note on the error says so.
+        every : int
+            Pieces end at its multiples, so that a prefill that is resumed has the
+            pieces of one that was not.
+        """
+        start, row = self.position, self.kept_row()
+        try:
+            self._report_pieces(ids, report, every)
+        except BaseException as error:
+            if self.cut_back(start):
+                self._kept_row = row
+            else:
+                error.add_note("The session is empty now: it cannot be cut back.")
+            raise
+
+    def _report_pieces(
+        self, ids: list[int], report: Callable[[int, int], None], every: int
+    ) -> None:
+        start = self.position
+        end = start + len(ids)
+        report(start, end)
+        while (at := self.position) < end:
+            stop = min(end, (at // every + 1) * every)
+            self.append(ids[at - start : stop - start])
+            report(stop, end)
 
     def append(self, ids: list[int]) -> None:
         """Decode ids; nothing changes if that fails."""
@@ -91,7 +145,60 @@ class Timeline:
         self._ledger.extend(ids)
         self.count(len(ids))
         self._has_row = True
+        self._row_at = 0
         self._kept_row = None
+
+    def attempt(self, ids: list[int]) -> None:
+        """Decode ids that may not stay, with a row after each; nothing is committed.
+
+        `commit` follows. A failure in between leaves ids in the runtime that are not in
+        the ledger; `realign` drops them.
+        """
+        self._has_row = False
+        self._trial = []
+        self.sequence.decode_many(ids)
+        self._kept_row = None
+        self._trial = ids
+        self.count(len(ids))
+
+    def attempted_row(self, i: int) -> Row:
+        """Return the row after the i-th id of the attempt, until it is committed."""
+        return self.sequence.logits_window(i)
+
+    def commit(self, keep: int) -> None:
+        """Take the first ids of the attempt into the timeline and drop the others.
+
+        The runtime computes nothing for it; the row after the last id stays at hand.
+        """
+        trial, self._trial = self._trial, []
+        if not 1 <= keep <= len(trial):
+            raise InvalidArgument(f"keep is {keep}; it lies in [1, {len(trial)}]")
+        if keep < len(trial):
+            self._kept_row = self.sequence.logits(keep - 1)
+            self.sequence.truncate(self.position + keep)
+        else:
+            self._has_row = True
+            self._row_at = keep - 1
+        self._ledger.extend(trial[:keep])
+
+    def load(self, ids: list[int], state: bytes, row: Row | None) -> None:
+        """Put a state in place of the timeline that `Sequence.save` gave for these ids.
+
+        Parameters
+        ----------
+        row : array, optional
+            The logits after the last of them; without it they cannot be asked for.
+        """
+        self.sequence.restore(state, len(ids))
+        self._ledger.replace(ids)
+        self._has_row = False
+        self._kept_row = row
+
+    def kept_row(self) -> Row | None:
+        """Return a copy of the row after the last id, if it is at hand."""
+        if self._has_row or self._kept_row is not None:
+            return self.row().copy()
+        return None
 
     def truncate(self, n: int) -> None:
         """Keep the first n ids."""
@@ -101,13 +208,35 @@ class Timeline:
             self._has_row = False
             self._kept_row = None
 
+    def cut_back(self, n: int) -> bool:
+        """Keep the first n ids, or none where the runtime cannot cut; say which.
+
+        Whatever is in the runtime above the ledger goes too.
+        """
+        cut = self.capabilities.truncate or n in (0, self.sequence.position)
+        n = n if cut else 0
+        try:
+            self.sequence.truncate(n)
+        except BackendError:  # it is empty now, by its contract
+            cut, n = False, self.sequence.position
+        self._ledger.cut(n)
+        self._has_row = False
+        self._kept_row = None
+        return cut
+
     def row(self) -> Row:
-        """Return the logits after the last id, valid until the next decode."""
+        """Return the logits after the last id, valid until the next decode.
+
+        Where they were lost, to a cut or a failed decode, the last id is decoded again.
+        """
         if self._kept_row is not None:
             return self._kept_row
         if not self._has_row:
-            raise InvalidArgument("nothing was prefilled: there are no logits yet")
-        return self.sequence.logits_window()
+            ids = self.ids
+            if not ids:
+                raise InvalidArgument("nothing was prefilled: there are no logits yet")
+            self.sync(ids)
+        return self.sequence.logits_window(self._row_at)
 
     @contextmanager
     def branching(self) -> Iterator[Row]:

@@ -166,7 +166,7 @@ def test_limits():
 
 def test_capabilities():
     backend = make(tree=False, truncate=False, search_delta=3.0)
-    assert backend.capabilities == Capabilities(False, False, 3.0)
+    assert backend.capabilities == Capabilities(False, False, 3.0, save=True)
     sequence = backend.open()
     sequence.decode([1, 2])
     with pytest.raises(NotSupported):

@@ -12,6 +12,7 @@ from eliza import (
     InvalidArgument,
     NoCandidateError,
     OffPathError,
+    TokenLimit,
     Trie,
 )
 from eliza.reference import Reference
@@ -43,6 +44,12 @@ def run(session):
     return steps
 
 
+def run_on(session):
+    steps = list(session)
+    assert steps[-1].final
+    return steps
+
+
 # -- forced runs ---------------------------------------------------------------------
 
 
@@ -55,24 +62,34 @@ def test_fc050_a_forced_run_comes_in_order():
     assert session.timeline.passes == 1  # the prompt's
 
 
-@pytest.mark.parametrize(
-    ("limit", "ids", "reason", "name"),
-    [
-        (0, (), "length", None),
-        (3, (30, 31, 32), "length", None),
-        (5, (30, 31, 32, 33, 34), "choice", "c0"),
-        (6, (30, 31, 32, 33, 34), "choice", "c0"),
-    ],
-)
-def test_fc051_forced_ids_count_towards_the_limit(limit, ids, reason, name):
+@pytest.mark.parametrize("limit", [5, 6])
+def test_fc051_a_limit_that_suffices(limit):
     cursor = trie_of([30, 31, 32, 33, 34]).cursor()
     session = session_over(scripted({}, 3), cursor, max_tokens=limit)
     steps = run(session)
-    assert session.ids == ids
-    assert steps[-1].finish_reason == session.finish_reason == reason
-    assert cursor.name == name
+    assert session.ids == (30, 31, 32, 33, 34)
+    assert steps[-1].finish_reason == session.finish_reason == "choice"
+    assert cursor.name == "c0"
     assert session.next().final  # after the end, the end again
     assert session.next().ids == ()
+
+
+@pytest.mark.parametrize(("limit", "ids"), [(0, ()), (3, (30, 31, 32))])
+def test_fc051_forced_ids_count_towards_the_limit(limit, ids):
+    cursor = trie_of([30, 31, 32, 33, 34]).cursor()
+    session = session_over(scripted({}, 3), cursor, max_tokens=limit)
+    seen = []
+    for _ in range(2):  # said again, not let go
+        steps = iter(session)
+        with pytest.raises(TokenLimit, match=f"max_tokens={limit} .*not complete"):
+            seen.extend(i for step in steps for i in step.ids)
+        assert session.ids == tuple(seen) == ids
+        assert session.finish_reason == "length"
+        assert cursor.name is None
+    session.max_tokens = 6
+    steps = run_on(session)
+    assert session.ids == (30, 31, 32, 33, 34)
+    assert steps[-1].finish_reason == "choice"
 
 
 def test_fc051_a_cancel_before_a_forced_run_stops_it():
@@ -206,26 +223,27 @@ def test_fc074_control_ids_in_a_span_and_in_free_text():
 
 
 def cats(max_tokens=None):
+    """Return a session bound to two characters that share three of four bytes."""
     vocab = t32()
     trie = Trie.from_tokens(
         {"🐈": [16, 17, 18, 19], "🐕": [16, 17, 18, 20]}, n_vocab=32
     )
     table = {(16, 17, 18): {20: 5, 19: 1}}
-    session = session_over(
-        scripted(table, 3), trie.cursor(), vocab, max_tokens=max_tokens
-    )
-    return session, run(session)
+    return session_over(scripted(table, 3), trie.cursor(), vocab, max_tokens=max_tokens)
 
 
 def test_fc075_fc076_a_character_of_several_ids():
-    session, steps = cats()
+    session = cats()
+    steps = run(session)
     assert "".join(step.text for step in steps) == "🐕"
     assert session.output.decode() == "🐕"
 
 
 def test_fc076_a_limit_inside_a_character():
-    session, steps = cats(max_tokens=2)
-    assert [step.text for step in steps] == [""]
+    session = cats(max_tokens=2)
+    assert session.next().text == ""
+    with pytest.raises(TokenLimit):
+        session.next()
     assert session.output == b"\xf0\x9f"
     assert session.finish_reason == "length"
 

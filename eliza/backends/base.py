@@ -48,11 +48,14 @@ class Capabilities:
         How far below the best bound, in nats, a branch may lie and still join the
         next batch of a search: 1 where a batch costs by the id, more where 64 ids
         cost the same as one.
+    save : bool
+        `Sequence.save` and `restore` work.
     """
 
     truncate: bool = True
     tree: bool = False
     search_delta: float = 1.0
+    save: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,31 @@ class Sequence(Protocol):
     def logits(self, i: int = 0) -> Row:
         """Return a copy of row i."""
 
+    def save(self) -> bytes:
+        """Return the state of the timeline, without the tree and the rows.
+
+        Raises
+        ------
+        NotSupported
+            `Capabilities.save` is false.
+        """
+
+    def restore(self, state: bytes, n: int) -> None:
+        """Put a state that `save` gave in place of the timeline; it has n ids then.
+
+        The state comes from the same model with the same options; that it is whole has
+        been checked. Rows become invalid.
+
+        Raises
+        ------
+        ContextOverflow
+            It does not fit; the timeline is as it was.
+        BackendError
+            The runtime refused it; the timeline is as it was, or empty.
+        NotSupported
+            `Capabilities.save` is false.
+        """
+
     def close(self) -> None:
         """Free the sequence's memory. May be called twice."""
 
@@ -166,6 +194,10 @@ class Backend(Protocol):
         The model's own template for chat messages, in jinja2's language. It is
         optional: a backend without this attribute takes no messages, only texts and
         ids.
+    fingerprint : bytes
+        Names the weights and the options that a saved state depends on: states are
+        exchanged between backends where it is equal. Needed where `Capabilities.save`
+        is true.
     """
 
     @property
@@ -175,6 +207,10 @@ class Backend(Protocol):
     @property
     def model_id(self) -> str:
         """What the model calls itself, or ""."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What saved state is tied to; see above."""
 
     @property
     def n_ctx(self) -> int:

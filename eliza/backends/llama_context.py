@@ -302,6 +302,11 @@ class NativeContext:
     # The end
 
     @property
+    def pointer(self) -> int | None:
+        """The `llama_context`; None once it is freed."""
+        return self._pointer
+
+    @property
     def closed(self) -> bool:
         """Whether the context was freed."""
         return self._pointer is None

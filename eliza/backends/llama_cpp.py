@@ -23,6 +23,7 @@ from eliza.backends.llama_load import (
     make_context,
 )
 from eliza.backends.llama_sequence import LlamaSequence
+from eliza.backends.llama_state import model_fingerprint
 from eliza.backends.llama_vocab import LlamaVocab
 from eliza.errors import Closed, InvalidType, NotSupported
 
@@ -100,6 +101,7 @@ class LlamaBackend:
             undo.callback(llama_log.release, lib)
             lib.llama_backend_init()
             model = load_model(lib, path, n_gpu_layers, progress)
+            self._path = os.path.abspath(path)
             on_gpu = n_gpu_layers != 0 and bool(lib.llama_supports_gpu_offload())
             self._start(model, options, None, on_gpu)
             undo.pop_all()
@@ -154,6 +156,7 @@ class LlamaBackend:
                 lib.llama_supports_gpu_offload()
             )
             model = NativeModel(lib, llama.model, owner=llama)
+            self._path = os.path.abspath(llama.model_path)
             self._start(model, options, llama.context_params, on_gpu)
             undo.pop_all()
         # Before the model goes, our context has to: the Llama's stack runs backwards.
@@ -164,6 +167,8 @@ class LlamaBackend:
         self, model: NativeModel, options: Options, base: Any, on_gpu: bool
     ) -> None:
         lib = model.lib
+        self._options = options
+        self._fingerprint: bytes | None = None
         self._context = make_context(model, options, base, on_gpu)
         template = lib.llama_model_chat_template(model.pointer, None)
         self._chat_template = template and template.decode("utf-8", "replace")
@@ -179,6 +184,7 @@ class LlamaBackend:
             tree=self._context.can_cut,
             # On a CPU a batch costs by the token; a GPU computes 64 as fast as one.
             search_delta=3.0 if on_gpu else 1.0,
+            save=True,
         )
 
     @property
@@ -190,6 +196,16 @@ class LlamaBackend:
     def chat_template(self) -> str | None:
         """The file's template for chat messages, if it has one."""
         return self._chat_template or None
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Names the file and the cache's options, for saved state; see `llama_state`.
+
+        The file is read for it when it is first asked for (2 ms).
+        """
+        if self._fingerprint is None:
+            self._fingerprint = model_fingerprint(self._path, self._options)
+        return self._fingerprint
 
     @property
     def n_ctx(self) -> int:

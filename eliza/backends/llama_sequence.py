@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eliza.backends.base import TreeRoom, ids_array, parents_array
+from eliza.backends.llama_state import load_state, save_state
 from eliza.backends.llama_tree import Growth, Tree
 from eliza.errors import BackendError, Closed, InvalidArgument, NotSupported
 
@@ -270,6 +271,55 @@ class LlamaSequence:
         """Copy the rows out of the buffer; another sequence is about to decode."""
         if self._rows is not None:
             self._rows = self._rows.copy()
+
+    # Saved state
+
+    def save(self) -> bytes:
+        """Return the state of the timeline, without the tree and the rows."""
+        context = self._context
+        with context.lock:
+            self._check_open()
+            return save_state(context.lib, context.pointer, self._id)
+
+    def restore(self, state: bytes, n: int) -> None:
+        """Put a state that `save` gave in place of the timeline; it has n ids then.
+
+        Where there is room for both, the timeline stays until the state is in.
+
+        Raises
+        ------
+        ContextOverflow
+            It does not fit; the timeline is as it was.
+        BackendError
+            llama.cpp refused it; the timeline is as it was, or empty.
+        """
+        context = self._context
+        with context.lock:
+            self._check_open()
+            context.require(n, freed=self.cells)
+            self.clear_tree()
+            self._rows = None
+            lib, memory = context.lib, context.memory
+            beside = n <= context.room() and bool(context.free_ids)
+            if beside:
+                target = context.free_ids.pop()
+            else:
+                target = self._id
+                self._cut(0)
+            loaded = load_state(lib, context.pointer, target, state)
+            end = lib.llama_memory_seq_pos_max(memory, target) + 1
+            if not loaded or end != n:
+                lib.llama_memory_seq_rm(memory, target, -1, -1)
+                if beside:
+                    context.free_ids.append(target)
+                raise BackendError(
+                    f"llama.cpp refused a state of {len(state)} bytes for {n} ids"
+                )
+            if beside:
+                lib.llama_memory_seq_rm(memory, self._id, -1, -1)
+                context.free_ids.append(self._id)
+                self._id = target
+            self._position = n
 
     # The end
 

@@ -1,0 +1,1 @@
+"""Saved state: whole or absent, and tied to what it was made with."""
