@@ -1,4 +1,4 @@
-"""Which runtime serves a bundle: a registry of factories, and a choice in three states.
+"""Which factory serves a bundle: the rule, and what may go wrong with it.
 
 >>> match select("bundle", Registry(), env={"ELIZA_LLM_BACKEND": "fast"}):
 ...     case USE(factory):
@@ -13,13 +13,16 @@ What a factory is, `eliza.backends.base.Factory` says. Nothing is assumed of one
 its probes raise or give is caught here, and said.
 """
 
-cimport cython
+from ._registry cimport Entry, in_order
+from ._registry cimport Registry as Known
+from ._selection cimport raised, said
 
 import logging
 import operator
 import os
-from threading import get_ident
 
+from ._registry import Registry
+from ._selection import DEFAULT, ERROR, USE, Selection
 from .errors import BundleError, InvalidArgument, InvalidType, NotSupported
 
 __all__ = ["DEFAULT", "ERROR", "NEEDS", "USE", "VARIABLE", "Registry", "Selection"]
@@ -32,369 +35,11 @@ VARIABLE = "ELIZA_LLM_BACKEND"
 NEEDS = ("mask", "forced_run", "rollback", "tree")
 
 cdef frozenset LLAMA = frozenset(("llama.cpp", "llamacpp", "llama"))
-cdef tuple VERBS = ("available", "can_serve", "preference_rank", "open")
 cdef object logger = logging.getLogger("eliza")
 
 
 class Fault(Exception):
     """A factory that did not do what the protocol says."""
-
-
-# Three states
-
-
-cdef int refuse_class(object other) except -1:
-    """Raise for a comparison with a state in place of a value of it."""
-    if other is USE or other is DEFAULT or other is ERROR:
-        raise InvalidType(
-            f"a selection is never equal to {other.__name__} itself; write "
-            f"`case {other.__name__}(...)`, or isinstance(selection, {other.__name__})"
-        )
-    return 0
-
-
-cdef object refuse_truth():
-    return InvalidType(
-        "a selection is neither true nor false; match it with USE(factory), DEFAULT() "
-        "and ERROR(message), or call unwrap()"
-    )
-
-
-@cython.auto_pickle(False)
-cdef class USE:
-    """USE(factory)
-    --
-
-    The outcome of `select`: this backend.
-
-    Attributes
-    ----------
-    factory : Factory
-    """
-
-    __match_args__ = ("factory",)
-
-    def __cinit__(self, factory):
-        if factory is None:
-            raise InvalidType("USE takes a factory, not None; DEFAULT() is llama.cpp")
-        self.factory = factory
-
-    def unwrap(self):
-        """Return the factory."""
-        return self.factory
-
-    def __bool__(self):
-        raise refuse_truth()
-
-    def __eq__(self, other):
-        refuse_class(other)
-        return type(other) is USE and (<USE>other).factory is self.factory
-
-    def __hash__(self):
-        return hash((USE, id(self.factory)))
-
-    def __repr__(self):
-        return f"USE({said(self.factory)})"
-
-
-@cython.auto_pickle(False)
-cdef class DEFAULT:
-    """DEFAULT(factory=None)
-    --
-
-    The outcome of `select`: llama.cpp, in the way that eliza comes with.
-
-    Attributes
-    ----------
-    factory : Factory or None
-        That of llama.cpp. `eliza.select` always gives one.
-    """
-
-    __match_args__ = ("factory",)
-
-    def __cinit__(self, factory=None):
-        self.factory = factory
-
-    def unwrap(self):
-        """Return the factory of llama.cpp.
-
-        Raises
-        ------
-        NotSupported
-            There is none: the selection came from a registry without llama.cpp.
-        """
-        if self.factory is None:
-            raise NotSupported(
-                "the selection is llama.cpp, and its registry has no such factory; "
-                "eliza.select(...) knows one"
-            )
-        return self.factory
-
-    def __bool__(self):
-        raise refuse_truth()
-
-    def __eq__(self, other):
-        refuse_class(other)
-        return type(other) is DEFAULT and (<DEFAULT>other).factory is self.factory
-
-    def __hash__(self):
-        return hash((DEFAULT, id(self.factory)))
-
-    def __repr__(self):
-        return f"DEFAULT({'' if self.factory is None else said(self.factory)})"
-
-
-@cython.auto_pickle(False)
-cdef class ERROR:
-    """ERROR(message, error=NotSupported, cause=None)
-    --
-
-    The outcome of `select`: what was asked for cannot be had.
-
-    Attributes
-    ----------
-    message : str
-    error : type
-        The kind of the error, which `unwrap` raises: `NotSupported` or `BundleError`.
-    cause : Exception or None
-        What a factory raised.
-    """
-
-    __match_args__ = ("message",)
-
-    def __cinit__(self, str message not None, error=NotSupported, cause=None):
-        if error is not NotSupported and error is not BundleError:
-            raise InvalidType(f"error is {error!r}; it is NotSupported or BundleError")
-        self.message = message
-        self.error = error
-        self.cause = cause
-
-    def unwrap(self):
-        """Raise the error."""
-        raise self.error(self.message) from self.cause
-
-    def __bool__(self):
-        raise refuse_truth()
-
-    def __eq__(self, other):
-        refuse_class(other)
-        if type(other) is not ERROR:
-            return False
-        return (self.message, self.error) == (
-            (<ERROR>other).message, (<ERROR>other).error
-        )
-
-    def __hash__(self):
-        return hash((ERROR, self.message, self.error))
-
-    def __repr__(self):
-        return f"ERROR({self.message!r})"
-
-
-#: What `select` gives; `isinstance(value, Selection)` works.
-Selection = USE | DEFAULT | ERROR
-
-
-# The registry
-
-
-cdef str said(object value):
-    """Return how to write something of a stranger's in a message."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-cdef str raised(object error):
-    """Return how to write what a stranger raised."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    if len(text) > 400:
-        text = text[:399] + "…"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-cdef str read_name(object name, str what):
-    if not isinstance(name, str):
-        raise InvalidType(f"{what} is {said(name)}; it is a text")
-    if not name or name != name.strip():
-        raise InvalidArgument(
-            f"{what} is {name!r}; it is not empty, and has no blanks around it"
-        )
-    return str(name)
-
-
-cdef Entry read_factory(object factory, str other):
-    """Check what a registry has to know of a factory at once."""
-    cdef Entry entry = Entry()
-    cdef list lacking = [
-        verb for verb in VERBS if not callable(getattr(factory, verb, None))
-    ]
-    if not hasattr(factory, "name"):
-        lacking.insert(0, "name")
-    if lacking:
-        raise InvalidType(
-            f"{said(factory)} is no backend factory: it lacks {', '.join(lacking)}; "
-            "eliza.backends.base.Factory has what one needs"
-        )
-    aliases = getattr(factory, "aliases", ())
-    if isinstance(aliases, str):
-        raise InvalidType(f"aliases is {aliases!r}; give a tuple of texts")
-    entry.factory = factory
-    entry.name = read_name(factory.name, "the name of a backend")
-    entry.key = entry.name.casefold()
-    keys = [read_name(alias, "an alias").casefold() for alias in aliases]
-    if other is not None:
-        keys.append(other.casefold())
-    entry.keys = tuple(keys)
-    return entry
-
-
-@cython.auto_pickle(False)
-cdef class Registry:
-    """Registry(builtins=(), group=None)
-    --
-
-    Backend factories by name, in the order in which they were registered.
-
-    Names are compared without regard to case, and the first of a name stays. May be
-    used from several threads.
-
-    Parameters
-    ----------
-    builtins : iterable of Factory, or callable that returns one
-        What `register_builtins` adds, which the first `select` calls.
-    group : str, optional
-        The entry points that it loads after them, such as "eliza.backends": each a
-        factory, or a class of which one is made without arguments. One that cannot be
-        loaded is logged; who asks for it by name is told why.
-    """
-
-    def __cinit__(self, builtins=(), group=None):
-        if group is not None and not isinstance(group, str):
-            raise InvalidType(f"group is {group!r}; it is a text, or None")
-        if not callable(builtins):
-            builtins = tuple(builtins)
-        self.entries = {}
-        self.broken = {}
-        self.builtins = builtins
-        self.group = group
-        self.loading = set()
-        self.loaded = False
-
-    def register(self, factory):
-        """Add a factory.
-
-        Returns
-        -------
-        bool
-            Whether it was added: not if one of its name is there already.
-
-        Raises
-        ------
-        InvalidType, InvalidArgument
-            It lacks something that `eliza.backends.base.Factory` has.
-        """
-        return self.add(factory, None)
-
-    def register_builtins(self):
-        """Add the built-in factories, and then those of the entry points, once."""
-        if self.loaded:
-            return
-        # Threads that come at the same time all load, in the same order, and the first
-        # of a name stays. If they waited for one, it could be waiting for a module that
-        # one of them is importing.
-        ident = os.getpid(), get_ident()
-        if ident in self.loading:
-            return  # an entry point that selects while it is being imported
-        self.loading.add(ident)
-        try:
-            factories = self.builtins
-            for factory in factories() if callable(factories) else factories:
-                self.add(factory, None)
-            if self.group is not None:
-                for point in entry_points(self.group):
-                    self.load(point)
-            self.loaded = True
-        finally:
-            self.loading.discard(ident)
-
-    cdef bint add(self, object factory, str other) except -1:
-        cdef Entry entry = read_factory(factory, other)
-        if self.entries.setdefault(entry.key, entry) is not entry:
-            return False
-        for key in entry.keys:
-            self.entries.setdefault(key, entry)
-        return True
-
-    cdef int load(self, object point) except -1:
-        """Add what an entry point names, or note why that was not possible."""
-        try:
-            factory = point.load()
-            if isinstance(factory, type):
-                factory = factory()
-            self.add(factory, point.name)
-        except (Exception, SystemExit) as error:
-            why = f"its entry point {point.value!r} cannot be loaded ({raised(error)})"
-            if self.broken.setdefault(point.name.casefold(), why) is why:
-                logger.warning("backend %s: %s", point.name, why)
-        return 0
-
-    cdef Entry find(self, str name):
-        return self.entries.get(name.casefold())
-
-    def get(self, str name not None):
-        """Return the factory of a name or alias, or None."""
-        cdef Entry entry = self.find(name)
-        return None if entry is None else entry.factory
-
-    @property
-    def names(self):
-        """The names of the factories, in the order in which they were registered."""
-        return tuple([(<Entry>entry).name for entry in in_order(self)])
-
-    def __contains__(self, name):
-        return isinstance(name, str) and self.find(name) is not None
-
-    def __repr__(self):
-        return f"<Registry: {', '.join(self.names) or 'empty'}>"
-
-
-cdef list in_order(Registry registry):
-    return [
-        entry
-        for key, entry in registry.entries.copy().items()
-        if key == (<Entry>entry).key
-    ]
-
-
-def entry_points(group):
-    """Return the entry points of a group in an order that does not depend on paths."""
-    from importlib import metadata
-
-    try:
-        found = list(metadata.entry_points(group=group))
-    except Exception as error:
-        # One package with a damaged list; the others are read one by one.
-        logger.warning("entry points: %s", raised(error))
-        found = []
-        seen = set()
-        for distribution in metadata.distributions():
-            try:
-                name = distribution.metadata["Name"]
-                if name not in seen:
-                    seen.add(name)
-                    found += distribution.entry_points.select(group=group)
-            except Exception as error:
-                logger.warning("entry points: %s", raised(error))
-    return sorted(found, key=lambda point: (point.name.casefold(), point.value))
-
-
-# Selecting
 
 
 cdef object ask(Entry entry, str verb, tuple given):
@@ -453,7 +98,11 @@ cdef tuple read_needs(object need):
 
 
 cdef str read_variable(object env):
-    value = (os.environ if env is None else env).get(VARIABLE)
+    if env is None:
+        env = os.environ
+    elif not hasattr(env, "get"):
+        raise InvalidType(f"env is {said(env)}; give a mapping, such as os.environ")
+    value = env.get(VARIABLE)
     if value is not None and not isinstance(value, str):
         raise InvalidType(f"env[{VARIABLE!r}] is {value!r}; it is a text")
     return value
@@ -473,7 +122,7 @@ cdef object take_default(object factory, tuple needs, str label):
 
 
 cdef object take_named(
-    Registry registry, str name, str label, object bundle, tuple needs, object default
+    Known registry, str name, str label, object bundle, tuple needs, object default
 ):
     """Do what a hard choice says, or say why not."""
     cdef Entry entry
@@ -514,7 +163,7 @@ cdef object take_named(
     return USE(entry.factory)
 
 
-cdef object take_best(Registry registry, object bundle, tuple needs):
+cdef object take_best(Known registry, object bundle, tuple needs):
     """Return the entry of the highest rank that can do it, or None."""
     cdef list ranked = []
     cdef Entry entry
@@ -542,7 +191,7 @@ cdef object take_best(Registry registry, object bundle, tuple needs):
 
 
 def select(
-    bundle, Registry registry not None, env=None, need=(), *, backend=None, default=None
+    bundle, Known registry not None, env=None, need=(), *, backend=None, default=None
 ):
     """Choose the backend that serves a bundle.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eliza.backends.base import Backend, Factory
     from eliza.files.bundle import Bundle
 
-__all__ = ["LLAMA", "Registry", "Selection", "builtins", "registry", "select"]
+__all__ = ["LLAMA", "REGISTRY", "Registry", "Selection", "builtins", "select"]
 
 
 class _LlamaFactory:
@@ -91,7 +91,7 @@ def builtins() -> tuple[Factory, ...]:
 
 #: Where `select` looks unless it is told otherwise: the built-in factories, and the
 #: entry points of installed packages.
-registry = Registry(builtins, "eliza.backends")
+REGISTRY = Registry(builtins, "eliza.backends")
 
 
 def select(
@@ -141,12 +141,9 @@ def select(
 
     return _dispatch.select(
         Bundle.of(bundle),
-        _REGISTRY if registry is None else registry,
+        REGISTRY if registry is None else registry,
         env,
         need,
         backend=backend,
         default=LLAMA,
     )
-
-
-_REGISTRY = registry
