@@ -37,6 +37,9 @@ def test_aliases():
     registry = registry_of(Fake("one", aliases=("uno", "two")), Fake("two"))
     assert registry.names == ("one",)  # "two" was taken
     assert select("b", registry, {ENV: "UNO"}).unwrap().name == "one"
+    assert registry.register(Fake("three", aliases=("ONE", "Uno", "tres")))
+    for name, found in [("one", "one"), ("uno", "one"), ("TRES", "three")]:
+        assert registry.get(name).name == found
 
 
 def without(member):
@@ -210,12 +213,16 @@ def test_a_broken_entry_point_is_logged_and_named(monkeypatch, caplog, result, r
 
 def test_an_entry_point_that_selects_while_it_is_imported(monkeypatch):
     class Selects(Point):
+        inner = ()
+
         def load(self):
-            select("b", registry, {})
+            self.inner += (select("b", registry, {}),)
             return super().load()
 
-    registry = points(monkeypatch, Selects("odd", Fake("odd")))
+    odd = Selects("odd", Fake("odd"))
+    registry = points(monkeypatch, odd)
     assert select("b", registry, {}).unwrap().name == "odd"
+    assert odd.inner == (DEFAULT(LLAMA),)  # it was not there yet
 
 
 def test_threads_that_select_first_at_once_find_the_same(monkeypatch):
