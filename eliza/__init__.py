@@ -7,6 +7,7 @@
 
 import importlib.util as _util
 import logging as _logging
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -46,12 +47,19 @@ from eliza.step import Counters, Step
 from eliza.vocab import Vocab
 
 if _TYPE_CHECKING:
+    from eliza._dispatch import DEFAULT, ERROR, USE, Registry, Selection
+    from eliza.backends import select
+    from eliza.files.bundle import Bundle
     from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
 
 __all__ = [
+    "DEFAULT",
+    "ERROR",
+    "USE",
     "AbiMismatch",
     "Answer",
     "BackendError",
+    "Bundle",
     "BundleError",
     "CacheStats",
     "Cancelled",
@@ -70,6 +78,8 @@ __all__ = [
     "OutOfMemory",
     "Ranked",
     "Ranking",
+    "Registry",
+    "Selection",
     "Session",
     "State",
     "Stats",
@@ -87,7 +97,22 @@ __all__ = [
     "describe_choices",
     "load",
     "mask_batch",
+    "select",
 ]
+
+#: What is imported when it is asked for, and from where.
+_LATER = {
+    "Bundle": "eliza.files.bundle",
+    "DEFAULT": "eliza._dispatch",
+    "ERROR": "eliza._dispatch",
+    "Registry": "eliza._dispatch",
+    "Selection": "eliza._dispatch",
+    "TokenTreeDescriptor": "eliza.payload",  # by itself a third of the import's time
+    "TokenTreeLeaf": "eliza.payload",
+    "TokenTreePayload": "eliza.payload",
+    "USE": "eliza._dispatch",
+    "select": "eliza.backends",
+}
 
 _logging.getLogger("eliza").addHandler(_logging.NullHandler())
 
@@ -98,8 +123,6 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("eliza")
-    if name in ("TokenTreeDescriptor", "TokenTreeLeaf", "TokenTreePayload"):
-        from eliza import payload  # by itself a third of the time of the import
-
-        return getattr(payload, name)
+    if name in _LATER:
+        return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module 'eliza' has no attribute {name!r}")

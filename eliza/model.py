@@ -13,7 +13,7 @@ from eliza.chat import ChatTemplate
 from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
-from eliza.errors import Cancelled, Closed, InvalidType, NotSupported
+from eliza.errors import Cancelled, Closed, InvalidType
 from eliza.generation import Generation
 from eliza.locking import ModelLock
 from eliza.messages import is_messages
@@ -25,8 +25,8 @@ from eliza.textstream import TextStream
 from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
     from typing import Self
 
     from numpy.random import Generator
@@ -34,38 +34,48 @@ if TYPE_CHECKING:
     from eliza.backends.base import Backend, Capabilities
     from eliza.choosing.answer import Answer
     from eliza.choosing.trail import Event
+    from eliza.files.bundle import Bundle
     from eliza.state.slots import Identity
     from eliza.vocab import Prompt, Vocab
 
 __all__ = ["Model", "load"]
+
+#: What `load` wants a backend to have; see `eliza.backends.base.Backend`.
+BACKEND_MEMBERS = ("open", "close", "vocab", "capabilities", "n_ctx", "model_id")
 
 #: How many sets of choices keep what they score without an input.
 KEPT_PRIORS = 32
 
 
 def load(
-    model: str | Path | Any,
+    model: str | os.PathLike[str] | Bundle | Any,
     *,
     backend: str | None = None,
     n_ctx: int | None = None,
     n_threads: int | None = None,
+    model_id: str | None = None,
     backend_options: dict[str, Any] | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], object] | None = None,
 ) -> Model:
     """Load a model.
 
     Parameters
     ----------
-    model : path or llama_cpp.Llama
-        A `.gguf` file, or a live `Llama`, whose weights are then shared.
-    backend : {"llama.cpp"}, optional
-        The runtime; None chooses by the model.
+    model : path, Bundle or llama_cpp.Llama
+        A `.gguf` file, a bundle's folder, or a live `Llama`, whose weights are then
+        shared.
+    backend : str, optional
+        The runtime, such as "llama.cpp". By default the one that the environment's
+        `ELIZA_LLM_BACKEND` names, or else what `eliza.select` chooses for the model.
     n_ctx : int, optional
         Context length in ids. By default the model's own, at most 4096.
     n_threads : int, optional
         By default one for each core this process may use.
+    model_id : str, optional
+        What `Model.model_id` says. By default what the bundle's manifest says, or else
+        the model itself.
     backend_options : dict, optional
-        Passed on to `eliza.backends.llama_cpp.LlamaBackend`.
+        Passed on to the backend; see `eliza.backends.llama_cpp.LlamaBackend`.
     progress : callable, optional
         Called with a fraction from 0 to 1 while the file loads.
 
@@ -77,23 +87,44 @@ def load(
     Raises
     ------
     BundleError
-        The file is missing, cut short, or not a model.
+        The file is missing, cut short, or not a model; or the named backend does not
+        serve it.
     NotSupported
-        The runtime is not installed, or is not known.
+        The runtime is not installed, not known, or cannot keep a constraint.
     """
-    from eliza.backends.llama_cpp import LlamaBackend
+    from eliza.backends import select
+    from eliza.files.bundle import Bundle
 
-    if backend not in (None, "llama.cpp"):
-        raise NotSupported(f"backend {backend!r} is not known; there is 'llama.cpp'")
+    if model_id is not None and not isinstance(model_id, str):
+        raise InvalidType(f"model_id is {model_id!r}; it is a text, or None")
+    bundle = Bundle.of(model)
+    factory = select(bundle, need=("mask",), backend=backend).unwrap()
     options = dict(backend_options or {})
     options.update(
         (key, value)
-        for key, value in (("n_ctx", n_ctx), ("n_threads", n_threads))
+        for key, value in (
+            ("n_ctx", n_ctx),
+            ("n_threads", n_threads),
+            ("progress", progress),
+        )
         if value is not None
     )
-    if type(model).__module__.partition(".")[0] == "llama_cpp":
-        return Model(LlamaBackend.from_llama(model, **options))
-    return Model(LlamaBackend(model, progress=progress, **options))
+    if model_id is None:
+        manifest = bundle.manifest()
+        model_id = manifest.id if manifest is not None else None
+    opened = factory.open(bundle, **options)
+    try:
+        lacking = [name for name in BACKEND_MEMBERS if not hasattr(opened, name)]
+        if lacking:
+            raise InvalidType(
+                f"the factory {factory.name} opened {opened!r}, which is no backend: "
+                f"it lacks {', '.join(lacking)}"
+            )
+        return Model(opened, model_id)
+    except BaseException:
+        if hasattr(opened, "close"):
+            opened.close()
+        raise
 
 
 class Model:
@@ -106,11 +137,15 @@ class Model:
     ----------
     backend : Backend
         Owned by the model.
+    model_id : str, optional
+        By default what the backend says.
 
     Attributes
     ----------
     backend : Backend
         As given.
+    model_id : str
+        Which model this is, or ""; what a payload's is compared with.
     cache : TrieCache
         The choices of `choose`, compiled: those that come again after a prompt with the
         same end are not tokenized again. May be replaced, by one that models share.
@@ -118,8 +153,9 @@ class Model:
         Writes chat messages as this model was trained to read them.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, model_id: str | None = None) -> None:
         self.backend = backend
+        self.model_id = backend.model_id if model_id is None else model_id
         self.cache = TrieCache()
         template = getattr(backend, "chat_template", None)  # optional in a backend
         self.chat = ChatTemplate(template, backend.vocab)
@@ -409,7 +445,7 @@ class Model:
                 self._check,
                 self.chat,
                 self.cache,
-                self.backend.model_id,
+                self.model_id,
                 self._identity,
                 self._past.append,
             ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -55,10 +55,11 @@ def read_json(
     data : bytes, bytearray, memoryview or str
         The whole text; bytes are UTF-8 without a byte order mark.
     kind : type
-        A `msgspec.Struct`, whose fields are structs, tuples of them, or plain values.
-        Fields are required. Keys that it does not have are skipped.
+        A `msgspec.Struct`, whose fields are structs, tuples and dicts of them, or plain
+        values. Keys that it does not have are skipped.
     count : callable
-        Gives the number of keys that the objects in a decoded value have together.
+        Gives the number of keys that the objects in a decoded value have together, or
+        -1 if that cannot be told.
 
     Returns
     -------
@@ -245,8 +246,16 @@ def _locate_inside(text: bytes, kind: Any, where: str) -> None:
         keys = dict(
             zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         )
+        needed = kind.__struct_fields__[: len(keys) - len(kind.__struct_defaults__)]
         unread = msgspec.defstruct(
-            "unread", [(field, msgspec.Raw) for field in keys], rename=keys
+            "unread",
+            [
+                (field, msgspec.Raw)
+                if field in needed
+                else (field, msgspec.Raw, msgspec.Raw(b""))
+                for field in keys
+            ],
+            rename=keys,
         )
         try:
             values = msgspec.json.decode(text, type=unread)
@@ -255,8 +264,13 @@ def _locate_inside(text: bytes, kind: Any, where: str) -> None:
         types = get_type_hints(kind)
         for field, key in keys.items():
             value = bytes(getattr(values, field))
-            _locate(value, types[field], f"{where}.{key}".removeprefix("."))
-    elif get_args(kind) and text.lstrip().startswith(b"["):
+            if value:
+                _locate(value, types[field], f"{where}.{key}".removeprefix("."))
+    elif get_origin(kind) is dict and text.lstrip().startswith(b"{"):
+        items = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        for key, item in items.items():
+            _locate(bytes(item), get_args(kind)[1], f"{where}.{key[:60]}")
+    elif get_origin(kind) is tuple and text.lstrip().startswith(b"["):
         (item, *_) = get_args(kind)
         decoder = msgspec.json.Decoder(item)
         for i, value in enumerate(_items(text)):

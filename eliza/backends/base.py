@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from eliza.files.bundle import Bundle
     from eliza.vocab import Vocab
 
     Row = NDArray[np.float32]
 
-__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Sequence", "TreeRoom"]
+__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "Sequence", "TreeRoom"]
 __all__ += ["ids_array", "parents_array"]
 
 #: The most that the logits of one decode may take, in bytes.
@@ -235,6 +236,63 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the model. Sequences still open are closed with it."""
+
+
+class Factory(Protocol):
+    """What a selector knows of a backend before a model is loaded.
+
+    A package offers one as an entry point of the group `eliza.backends`: an object, a
+    module, or a class that is called without arguments. Probes are quick: they load no
+    model and change nothing, as they are called for each selection, from any thread.
+    One that raises, or gives something else than said here, is not selected; who asked
+    for it by name is told what it raised.
+
+    Attributes
+    ----------
+    aliases : tuple of str
+        Optional: other names under which it may be asked for.
+    install : str
+        Optional: what to do where it is not available, such as a `pip` command.
+    """
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for, without regard to case."""
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What the backends that it opens can do for a constraint.
+
+        "mask": logits are read before an id is chosen, so that a constraint binds.
+        "forced_run": several ids are decoded at once. "rollback": ids are taken back.
+        "tree": branches are decoded side by side.
+        """
+
+    def available(self) -> bool:
+        """Whether the runtime is there, on this host."""
+
+    def can_serve(self, bundle: Bundle) -> bool:
+        """Whether a bundle has what this runtime reads."""
+
+    def preference_rank(self) -> int:
+        """Give its rank: the highest is selected, and 0 or less only by name."""
+
+    def open(self, bundle: Bundle, **options: Any) -> Backend:
+        """Load the model.
+
+        Parameters
+        ----------
+        bundle : Bundle
+            One that it can serve, probed again: nothing is kept from `can_serve`.
+        **options
+            Those of `eliza.load`: `n_ctx`, `n_threads`, `progress` where they were
+            given, and all of `backend_options`. What it does not know it refuses.
+
+        Raises
+        ------
+        BundleError, NotSupported, OutOfMemory
+            What else it raises passes through `eliza.load` as it is.
+        """
 
 
 def ids_array(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:

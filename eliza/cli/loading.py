@@ -18,7 +18,10 @@ __all__ = ["add_model_options", "load_model", "packaged_model"]
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the options that say which model to load, and how."""
     parser.add_argument(
-        "--model", metavar="PATH", required=required, help="a GGUF file"
+        "--model",
+        metavar="PATH",
+        required=required,
+        help="a GGUF file, or a bundle's folder",
     )
     parser.add_argument(
         "--n-ctx", type=int, metavar="N", help="context length in tokens"

@@ -1,0 +1,1 @@
+"""Files and folders that models come in."""
