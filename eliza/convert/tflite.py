@@ -89,7 +89,7 @@ def write_tflite_to(
     rows: Iterable[int],
     progress: Callable[[float], object],
 ) -> None:
-    """Write the same to an open file that is empty and can be sought in."""
+    """Write the same to the end of an open file, where it stands."""
     if type not in TYPES:
         raise InvalidArgument(f"type is {type!r}; it is one of {', '.join(TYPES)}")
     n_ctx = context_length(source, n_ctx)
@@ -123,7 +123,7 @@ def context_length(source: GgufSource, n_ctx: int | None) -> int:
 def _sizes(name: str, sizes: Iterable[int], n_ctx: int) -> list[int]:
     found = sorted({*sizes})
     for n in found:
-        if type(n) is not int or not 2 <= n:
+        if type(n) is not int or n < 2:
             raise InvalidArgument(f"{name} has {n!r}; give whole numbers from 2 on")
     # The defaults are for any context; one that is shorter does without.
     return [n for n in found if n <= n_ctx]

@@ -131,7 +131,7 @@ class Buffers:
     def write(
         self, file: BinaryIO, tables: bytearray, progress: Callable[[float], object]
     ) -> None:
-        """Write the tables and the weights; the file is empty.
+        """Write the tables and the weights to the end of a file, where it stands.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Buffers:
         progress : callable
             Called with the fraction that is written.
         """
-        at = len(tables)
+        base, at = file.tell(), len(tables)
         for weight in self._weights.values():
             at = -(-at // _ALIGNMENT) * _ALIGNMENT
             weight.offset.value = at
@@ -149,14 +149,14 @@ class Buffers:
         file.write(tables)
         done, total = 0, max(1, self.nbytes)
         for weight in self._weights.values():
-            file.write(bytes(int(weight.offset.value) - file.tell()))
+            file.write(bytes(base + int(weight.offset.value) - file.tell()))
             for piece in weight.pieces():
-                file.write(memoryview(piece).cast("B"))
+                file.write(piece.data.cast("B"))
                 done += piece.nbytes
                 progress(done / total)
             if weight.scales is not None:
                 weight.scales.patch(tables)
-        file.seek(0)
+        file.seek(base)
         file.write(tables)
 
     def _register(

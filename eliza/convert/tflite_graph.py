@@ -153,7 +153,7 @@ class Graph:
         """Return a vector of constants."""
         return self._small(np.array(values, np.int32))
 
-    def _small(self, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def _small(self, values: np.ndarray) -> Tensor:
         return self.constant(self._model.buffers.small(values))
 
     # Operators
@@ -277,7 +277,7 @@ class Graph:
         return Table({0: maps[0], 1: maps[1], 2: Text(self.name), 4: where})
 
     @staticmethod
-    def _indices(tensors: Mapping[str, Tensor]) -> np.ndarray:  # type: ignore[type-arg]
+    def _indices(tensors: Mapping[str, Tensor]) -> np.ndarray:
         return np.array([tensors[name].index for name in sorted(tensors)], np.int32)
 
     def _tensor(
