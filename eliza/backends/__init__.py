@@ -49,6 +49,29 @@ class _LlamaFactory:
         return LlamaBackend(bundle.gguf(options.get("n_ctx")), **options)
 
 
+class _LitertFactory:
+    name = "litert-lm"
+    aliases = ("litert", "litertlm", "tflite")
+    provides = frozenset(("mask", "forced_run", "rollback"))
+    install = "pip install 'eliza[litert]'"
+
+    def available(self) -> bool:
+        from importlib.util import find_spec
+
+        return find_spec("ai_edge_litert") is not None
+
+    def can_serve(self, bundle: Bundle) -> bool:
+        return bundle.has("litertlm", "tflite")
+
+    def preference_rank(self) -> int:
+        return 50
+
+    def open(self, bundle: Bundle, **options: Any) -> Backend:
+        from eliza.backends.litert import LitertBackend
+
+        return LitertBackend(bundle.only("litertlm", "tflite"), **options)
+
+
 @dataclass(frozen=True)
 class _MissingFactory:
     """A runtime that eliza knows of, and does not run yet."""
@@ -84,7 +107,7 @@ def builtins() -> tuple[Factory, ...]:
     """Return the factories that eliza comes with."""
     return (
         LLAMA,
-        _MissingFactory("litert-lm", 50, ("litertlm", "tflite")),
+        _LitertFactory(),
         _MissingFactory("mlx-coreml", 100, ("mlx",)),
     )
 

@@ -26,25 +26,15 @@ from eliza.files.litertlm import (
     VERSION,
     SectionKind,
 )
+from eliza.files.noted import LIST_SAFE
 from eliza.tokenizers.gguf import GgufTokenizer
 
 if TYPE_CHECKING:
     from eliza.convert.source import GgufSource
 
-__all__ = ["LIST_SAFE", "write_litertlm"]
+__all__ = ["write_litertlm"]
 
 _TEXT = 9  # the kind of a value that is a text
-
-#: Put before a chat template. LiteRT-LM hands the content of a message over as a list
-#: of parts, where templates expect a text.
-LIST_SAFE = (
-    "{%- set ns = namespace(messages=[]) -%}{%- for m in messages -%}"
-    "{%- if m.content is string -%}{%- set ns.text = m.content -%}{%- else -%}"
-    "{%- set ns.text = '' -%}{%- for part in m.content -%}"
-    "{%- set ns.text = ns.text ~ part.text -%}{%- endfor -%}{%- endif -%}"
-    "{%- set ns.messages = ns.messages + [{'role': m.role, 'content': ns.text}] -%}"
-    "{%- endfor -%}{%- set messages = ns.messages -%}"
-)
 
 
 def write_litertlm(
@@ -95,9 +85,7 @@ def write_litertlm(
                 file.write(section.data or b"")
                 section.end.value = file.tell()
             model.begin.value = file.seek(-(-file.tell() // BLOCK) * BLOCK)
-            write_tflite_to(
-                file, source, type, n_ctx, prefill, rows, progress or (lambda _: None)
-            )
+            write_tflite_to(file, source, type, n_ctx, prefill, rows, None, progress)
             model.end.value = file.seek(0, os.SEEK_END)
             for section in sections:
                 section.begin.patch(header)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -13,11 +14,13 @@ from eliza.convert.tflite_buffers import Buffers
 from eliza.convert.tflite_graph import ModelTables
 from eliza.convert.tflite_llama import add_weights, ending_at
 from eliza.errors import BackendError, InvalidArgument
+from eliza.files.noted import ABOUT, TOKENIZER
+from eliza.tokenizers.gguf import GgufTokenizer
 
 if TYPE_CHECKING:
     from eliza.convert.source import GgufSource
 
-__all__ = ["DEFAULT_N_CTX", "DEFAULT_PREFILL", "DEFAULT_ROWS", "METADATA", "TYPES"]
+__all__ = ["DEFAULT_N_CTX", "DEFAULT_PREFILL", "DEFAULT_ROWS", "TYPES"]
 __all__ += ["write_tflite", "write_tflite_to"]
 
 TYPES = ("f32", "int8")
@@ -26,9 +29,6 @@ TYPES = ("f32", "int8")
 DEFAULT_N_CTX = 1024
 DEFAULT_PREFILL = (8, 64)
 DEFAULT_ROWS = (8,)
-
-#: The name of what eliza adds about the model; the runtime passes it over.
-METADATA = "eliza"
 
 
 def write_tflite(
@@ -45,6 +45,7 @@ def write_tflite(
 
     Its signatures are `decode` (an id, its logits), `prefill_N` (N ids, no logits) and
     `rows_N` (N ids, and logits for each, which LiteRT-LM does not use and eliza does).
+    The tokenizer is noted in it as a `tokenizer.json`.
 
     Parameters
     ----------
@@ -66,15 +67,18 @@ def write_tflite(
     ------
     InvalidArgument
         A number or the type is not one of those.
-    BundleError, NotSupported
+    NotSupported
+        The tokenizer cannot be written faithfully as a `tokenizer.json`.
+    BundleError
         The source cannot be read; see `GgufSource`.
     BackendError
         The file cannot be written.
     """
+    tokenizer = GgufTokenizer(source.raw_tokenizer)
     try:
         with atomic_file(out, 0o666) as file:
             write_tflite_to(
-                file, source, type, n_ctx, prefill, rows, progress or (lambda _: None)
+                file, source, type, n_ctx, prefill, rows, tokenizer, progress
             )
     except OSError as error:
         raise BackendError(f"{os.fspath(out)} cannot be written: {error}") from error
@@ -87,9 +91,13 @@ def write_tflite_to(
     n_ctx: int | None,
     prefill: Iterable[int],
     rows: Iterable[int],
-    progress: Callable[[float], object],
+    tokenizer: GgufTokenizer | None,
+    progress: Callable[[float], object] | None,
 ) -> None:
-    """Write the same to the end of an open file, where it stands."""
+    """Write the same to the end of an open file, where it stands.
+
+    Without a tokenizer none is noted in it.
+    """
     if type not in TYPES:
         raise InvalidArgument(f"type is {type!r}; it is one of {', '.join(TYPES)}")
     n_ctx = context_length(source, n_ctx)
@@ -103,8 +111,19 @@ def write_tflite_to(
         ending_at("logits", f"rows_{n}", n, model, source, n_ctx)
     ending_at("logits", "decode", 1, model, source, n_ctx)
     about = {"format": 1, "name": source.config.name, "type": type, "n_ctx": n_ctx}
-    model.add_metadata(METADATA, json.dumps(about).encode())
-    buffers.write(file, pack(model.table(), b"TFL3"), progress)
+    if tokenizer is not None:
+        about |= {
+            "chat_template": tokenizer.chat_template,
+            "ids": {
+                "bos": tokenizer.bos,
+                "adds_bos": tokenizer.adds_bos,
+                "eos": tokenizer.ends,
+            },
+        }
+        model.add_metadata(TOKENIZER, zlib.compress(tokenizer.to_json()))
+    model.add_metadata(ABOUT, json.dumps(about).encode())
+    tables = pack(model.table(), b"TFL3")
+    buffers.write(file, tables, progress or (lambda _: None))
 
 
 def context_length(source: GgufSource, n_ctx: int | None) -> int:

@@ -7,6 +7,7 @@ Here each step is checked, and what does not lie within the buffer raises.
 from __future__ import annotations
 
 import struct
+from mmap import mmap
 from typing import Any, Self
 
 __all__ = ["Malformed", "TableView"]
@@ -21,20 +22,20 @@ class TableView:
 
     Parameters
     ----------
-    data : bytes
+    data : bytes or mmap
         The whole flatbuffer.
     at : int
         Where the table begins.
     """
 
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytes | mmap, at: int) -> None:
         self._data = data
         self._at = at
         self._fields = at - self._number("<i", at)  # the list of offsets
         self._size = self._number("<H", self._fields)
 
     @classmethod
-    def root(cls, data: bytes) -> Self:
+    def root(cls, data: bytes | mmap) -> Self:
         """Return the table that a flatbuffer begins with."""
         view = cls.__new__(cls)
         view._data = data
@@ -55,13 +56,24 @@ class TableView:
 
     def bytes(self, field: int) -> bytes:
         """Return a vector of bytes."""
+        at, n = self.vector(field, 1)
+        return self._data[at : at + n]
+
+    def vector(self, field: int, size: int) -> tuple[int, int]:
+        """Return where the items of a vector begin, and how many there are.
+
+        Parameters
+        ----------
+        size : int
+            The bytes of an item.
+        """
         at = self._target(field)
         if at is None:
-            return b""
-        size = self._number("<I", at)
-        if size > len(self._data) - at - 4:
-            raise Malformed(f"a vector of {size} bytes does not fit")
-        return self._data[at + 4 : at + 4 + size]
+            return 0, 0
+        n = int(self._number("<I", at))
+        if n * size > len(self._data) - at - 4:
+            raise Malformed(f"a vector of {n} items of {size} bytes does not fit")
+        return at + 4, n
 
     def table(self, field: int) -> Self | None:
         """Return a table, if there is one."""
@@ -70,13 +82,8 @@ class TableView:
 
     def tables(self, field: int) -> list[Self]:
         """Return a vector of tables."""
-        at = self._target(field)
-        if at is None:
-            return []
-        n = self._number("<I", at)
-        if 4 * n > len(self._data) - at - 4:
-            raise Malformed(f"a vector of {n} tables does not fit")
-        starts = range(at + 4, at + 4 + 4 * n, 4)
+        at, n = self.vector(field, 4)
+        starts = range(at, at + 4 * n, 4)
         return [type(self)(self._data, i + self._number("<I", i)) for i in starts]
 
     def _place(self, field: int) -> int | None:
