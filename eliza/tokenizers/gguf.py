@@ -83,7 +83,7 @@ class GgufTokenizer:
         self.adds_bos &= self.bos is not None
         template = metadata.get("tokenizer.chat_template")
         self.chat_template: str | None = template or None
-        names = "eos eot eom fim_pad fim_rep fim_sep".split()
+        names = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
         known = [t for t in map(self._token, names) if t is not None]
         special = {i for i, t in enumerate(types) if t in (_UNKNOWN, _CONTROL, _UNUSED)}
         ids = {text: i for i, text in enumerate(self.texts)}
