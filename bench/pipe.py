@@ -180,15 +180,16 @@ def main() -> None:
 
     path = _common.model_path(args.model)
     n_ctx = 1024
-    loop = Bare(path, args.n_threads, n_ctx)
-    llama = llama_cpp.Llama(
-        path, n_ctx=n_ctx, n_threads=args.n_threads, verbose=False, flash_attn=False
-    )
     names = ("bare", "pipe", "Llama", "plain prose", "lookup prose")
     names += ("plain repeat", "lookup repeat")
     runs = {name: Runs() for name in names}
     n, long = args.tokens, 2 * args.tokens
     with eliza.load(path, n_ctx=n_ctx, n_threads=args.n_threads) as model:
+        # After eliza, which routes the library's log away from the terminal.
+        loop = Bare(path, args.n_threads, n_ctx)
+        llama = llama_cpp.Llama(
+            path, n_ctx=n_ctx, n_threads=args.n_threads, verbose=False, flash_attn=False
+        )
         prose = model.vocab.prompt_ids(PROSE)
         repeat = model.vocab.prompt_ids(REPEAT)
         for i in range(args.rounds):
@@ -206,8 +207,8 @@ def main() -> None:
                     ids = prose if name.endswith("prose") else repeat
                     pipe(model, ids, long, into, draft=draft)
         text, n_ids, passes = enums(model)
-    loop.close()
-    llama.close()
+        loop.close()
+        llama.close()
     result = {
         "machine": _common.machine(),
         "ms_per_id": {name: 1e3 * into.per_id for name, into in runs.items()},

@@ -175,8 +175,8 @@ class Gate:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._hits = 2 * self.FIRST_CHANCE
-        self._misses = 2 - self._hits
+        self._hits = self.FIRST_CHANCE
+        self._misses = 1 - self._hits
         self._cost = self.FIRST_COST
         self._plain = 0.0
         self._wait = 0
