@@ -41,7 +41,8 @@ from eliza.errors import (
     OutOfMemory,
     TokenLimit,
 )
-from eliza.model import Model, load
+from eliza.loading import load
+from eliza.model import Model
 from eliza.session import Session
 from eliza.step import Counters, Step
 from eliza.vocab import Vocab
