@@ -6,7 +6,8 @@
                   trie (`argmax_batch` is in bench/pick.py)
     allow=        `Trie.cursor(allow=...)` over 10,000 leaves, by the form of the
                   subset, and what a subset adds to a pick, for each child
-    positions     the calls of a cursor from Python, whose call itself is 30 to 40 ns
+    positions     single steps in C, by many in one call, and the calls of a cursor from
+                  Python, of which 30 to 40 ns are the call itself
 
 Minima and medians over interleaved rounds, thread time.
 """
@@ -22,6 +23,7 @@ from _common import machine
 from _timing import Case, measure, report, write_csv
 from _vocabs import names
 from eliza import Trie, bitmask_batch, mask_batch
+from eliza._probe import copy_rounds, walk_rounds
 
 N_VOCAB = 49_152
 BATCH = 256
@@ -130,6 +132,29 @@ def per_child(rng, rounds, number):
     return out
 
 
+def steps_in_c(rounds, small):
+    """A path of eight ids through four nodes: there and back in each way."""
+    leaves = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [1, 2, 9], "c": [1, 2, 3, 4, 9]}
+    trie = Trie.from_tokens({**leaves, "d": [1, 2, 3, 4, 5, 6, 9]}, n_vocab=N_VOCAB)
+    path, cursor = leaves["a"], trie.cursor()
+    number = 100 if small else 50_000
+    walk = number * len(path)
+    cases = [
+        Case(copy_rounds, (cursor, number), per=2 * number),
+        Case(walk_rounds, (cursor, path, number, "one"), per=walk),
+        Case(walk_rounds, (cursor, path, number, "all"), per=number),
+        Case(walk_rounds, (cursor, path, number, "copy"), per=number),
+    ]
+    measure(cases, rounds)
+    what = (
+        "in C: copy of a position",
+        "in C: accept an id, and take one back",
+        "in C: accept 8 ids, take back all at once",
+        "in C: accept 8 ids, go back by a copy",
+    )
+    return table(what, cases, "ns", ("10 ns", "10 ns each", "", ""))
+
+
 def positions(rounds, small):
     trie = Trie.from_tokens({"a": [1, 2, 3, 4], "b": [1, 2, 3, 5]}, n_vocab=N_VOCAB)
     cursor = trie.cursor()
@@ -158,8 +183,7 @@ def positions(rounds, small):
         "Cursor.remaining",
         "Trie.cursor",
     )
-    targets = ("10 ns in C", "10 ns in C each", "", "", "")
-    return table(what, cases, "ns", targets)
+    return table(what, cases, "ns", ("",) * 5)
 
 
 def main():
@@ -170,7 +194,7 @@ def main():
     print(machine())
     rounds = 2 if options.check else 15
     rows = []
-    for part in (batches, subsets, positions):
+    for part in (batches, subsets, steps_in_c, positions):
         rows += part(rounds, options.check)
     report("Cursors", COLUMNS, rows)
     print(f"\n{machine()}")
