@@ -8,8 +8,7 @@ choice.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "Step"]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one `Session.next` gave.
 
     Attributes

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "Policy", "log_weights", "make_policy"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """Score = likelihood / length - prior + weight; what is None is left out.
 
     Attributes

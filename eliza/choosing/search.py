@@ -10,8 +10,7 @@ with one id: on a CPU a batch costs by the id, and ids of branches that lose are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Found", "best_whole", "score_all"]
 
 
-@dataclass(slots=True)
-class Found:
+class Found(NamedTuple):
     """What a search for the best whole choice came back with.
 
     Attributes
@@ -50,16 +48,20 @@ class Found:
     probability_bounds: tuple[float, float]
 
 
-@dataclass(slots=True)
 class _Branch:
     """Ids that have a likelihood but no logits after them yet."""
 
-    logprob: float
-    token: int
-    parent: Node | None
-    before: Cursor  # the constraint before `token`
-    bound: float  # what no choice below can score more than
-    mass: float  # log of what the choices below can have together
+    __slots__ = ("before", "bound", "logprob", "mass", "parent", "token")
+
+    def __init__(
+        self, logprob: float, token: int, parent: Node | None, before: Cursor
+    ) -> None:
+        self.logprob = logprob
+        self.token = token
+        self.parent = parent
+        self.before = before  # the constraint before `token`
+        self.bound = logprob  # what no choice below can score more than
+        self.mass = logprob  # log of what the choices below can have together
 
     def after(self) -> Cursor:
         """Return the constraint after the id."""
@@ -105,7 +107,7 @@ class _Search:
         for token, logprob in zip(
             ids[goes_on].tolist(), values[goes_on].tolist(), strict=True
         ):
-            branch = _Branch(logprob, token, node, cursor, logprob, logprob)
+            branch = _Branch(logprob, token, node, cursor)
             if not self.policy.plain:
                 after = branch.after()
                 branch.bound = self.policy.bound(logprob, *after.leaf_range)

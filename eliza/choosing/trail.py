@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eliza.errors import NoCandidateError
 
@@ -27,8 +26,7 @@ __all__ = ["Event", "Link", "Trail"]
 KEPT_OPTIONS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that `choose` did; given to `trace=` as it happens.
 
     Attributes
@@ -53,8 +51,7 @@ class Event:
     options: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """A piece of the way to an answer.
 
     Attributes
