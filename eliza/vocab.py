@@ -13,7 +13,6 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import operator
 import reprlib
@@ -179,6 +178,8 @@ class Vocab(ABC):
         SHA-256 over the number of ids, the bytes and attributes of each, the ids that
         begin and end a text, and the rules by which texts are split.
         """
+        import hashlib  # 3 ms, and only files and shared caches need it
+
         pieces, attributes = self._contents()
         frame = (self.n_vocab, self.bos, self.adds_bos, self.eog, self.text_start)
         digest = hashlib.sha256(f"eliza vocab 1 {frame} {self._flavour()}\n".encode())

@@ -15,9 +15,11 @@ import re
 import threading
 from typing import Any
 
+from eliza.logs import get_logger
+
 __all__ = ["collect", "logger", "reason", "release", "take"]
 
-logger = logging.getLogger("eliza.llama_cpp")
+logger = get_logger("eliza.llama_cpp")
 
 #: ggml_log_level to level; 5 continues the line before.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
