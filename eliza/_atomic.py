@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 
 __all__ = ["write_atomically"]
 
@@ -30,7 +29,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int) -> No
     """
     path = os.fspath(path)
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(folder, f".{name[:100]}.{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(temporary, flags, mode)
     try:

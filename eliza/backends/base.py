@@ -10,8 +10,7 @@ smallest complete example, `ScriptedBackend`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,8 +34,7 @@ __all__ += ["ids_array", "parents_array"]
 LOGITS_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a backend can do beyond decoding one chain of ids.
 
     Attributes
@@ -59,8 +57,7 @@ class Capabilities:
     save: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRoom:
+class TreeRoom(NamedTuple):
     """What still fits into a sequence's tree.
 
     Attributes

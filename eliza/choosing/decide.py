@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eliza.choosing.answer import Ranked, Ranking
 from eliza.choosing.request import generator
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "decide", "path_counts", "rank"]
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A leaf and what was learnt on the way to it.
 
     Attributes
@@ -96,8 +94,7 @@ def decide(
                 made = Decision(found.leaf, found.logprob, found.probability_bounds)
     if made is None:
         made = _walk(session, cursor.copy(), request, trail)
-    made.likelihoods = likelihoods
-    return made
+    return made if likelihoods is None else made._replace(likelihoods=likelihoods)
 
 
 def _best(likelihoods: dict[int, float], policy: Policy) -> Decision:
