@@ -1,7 +1,8 @@
 """Runtimes that compute logits: the built-in ones, and how one is selected.
 
-llama.cpp is the default. The names of the other two are known, so that asking for them
-says what is missing; they are never selected by themselves as long as it is.
+llama.cpp is the default. The others are known by name whether or not they are
+installed, so that asking for them says what is missing; they are never selected by
+themselves as long as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eliza import _dispatch
 from eliza._dispatch import Registry, Selection
-from eliza.errors import NotSupported
+from eliza.errors import BundleError, NotSupported
 
 if TYPE_CHECKING:
     import os
@@ -47,6 +48,40 @@ class _LlamaFactory:
         if bundle.live is not None:
             return LlamaBackend.from_llama(bundle.live, **options)
         return LlamaBackend(bundle.gguf(options.get("n_ctx")), **options)
+
+
+class _MlxFactory:
+    name = "mlx-coreml"
+    aliases = ("mlx",)
+    # Which kind of cache a model has, its weights say.
+    provides = frozenset(("mask", "forced_run", "rollback", "tree"))
+    install = (
+        "pip install 'eliza[mlx]' (on Linux that is mlx[cpu] with mlx-lm; mlx-cpu by "
+        "itself has no mlx.core)"
+    )
+
+    def available(self) -> bool:
+        from importlib.util import find_spec
+
+        try:
+            return find_spec("mlx.core") is not None and find_spec("mlx_lm") is not None
+        except ModuleNotFoundError:  # not even `mlx`
+            return False
+
+    def can_serve(self, bundle: Bundle) -> bool:
+        return bundle.has("mlx")
+
+    def preference_rank(self) -> int:
+        return 100
+
+    def open(self, bundle: Bundle, **options: Any) -> Backend:
+        from eliza.backends.mlx import MlxBackend
+
+        folders = [a.path for a in bundle.artefacts() if a.kind == "mlx"]
+        if len(folders) != 1:
+            names = ", ".join(map(str, folders)) or "none"
+            raise BundleError(f"{bundle} must have one folder of MLX weights: {names}")
+        return MlxBackend(folders[0], **options)
 
 
 @dataclass(frozen=True)
@@ -85,7 +120,7 @@ def builtins() -> tuple[Factory, ...]:
     return (
         LLAMA,
         _MissingFactory("litert-lm", 50, ("litertlm", "tflite")),
-        _MissingFactory("mlx-coreml", 100, ("mlx",)),
+        _MlxFactory(),
     )
 
 

@@ -49,12 +49,15 @@ class Capabilities(NamedTuple):
         cost the same as one.
     save : bool
         `Sequence.save` and `restore` work.
+    head_rows : bool
+        `Sequence.logits_of` works, and costs by the ids that are asked for.
     """
 
     truncate: bool = True
     tree: bool = False
     search_delta: float = 1.0
     save: bool = False
+    head_rows: bool = False
 
 
 class TreeRoom(NamedTuple):
@@ -153,6 +156,20 @@ class Sequence(Protocol):
 
     def logits(self, i: int = 0) -> Row:
         """Return a copy of row i."""
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i, in the order of the ids.
+
+        An optional member, called only where `Capabilities.head_rows` is true: such a
+        sequence has computed no more than what the rows are made of, and computes only
+        what is asked for. The values are those that the whole row has; the array is
+        the caller's own.
+
+        Raises
+        ------
+        InvalidArgument
+            No ids, one outside [0, n_vocab), or no such row.
+        """
 
     def save(self) -> bytes:
         """Return the state of the timeline, without the tree and the rows.
