@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Row = NDArray[np.float32]
 
-__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "Sequence", "TreeRoom"]
-__all__ += ["ids_array", "parents_array"]
+__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "HeadRows", "Sequence"]
+__all__ += ["TreeRoom", "ids_array", "parents_array"]
 
 #: The most that the logits of one decode may take, in bytes.
 LOGITS_BYTES = 64 << 20
@@ -50,7 +50,7 @@ class Capabilities(NamedTuple):
     save : bool
         `Sequence.save` and `restore` work.
     head_rows : bool
-        `Sequence.logits_of` works, and costs by the ids that are asked for.
+        Its sequences are `HeadRows`.
     """
 
     truncate: bool = True
@@ -157,20 +157,6 @@ class Sequence(Protocol):
     def logits(self, i: int = 0) -> Row:
         """Return a copy of row i."""
 
-    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
-        """Return the logits of some ids in row i, in the order of the ids.
-
-        An optional member, called only where `Capabilities.head_rows` is true: such a
-        sequence has computed no more than what the rows are made of, and computes only
-        what is asked for. The values are those that the whole row has; the array is
-        the caller's own.
-
-        Raises
-        ------
-        InvalidArgument
-            No ids, one outside [0, n_vocab), or no such row.
-        """
-
     def save(self) -> bytes:
         """Return the state of the timeline, without the tree and the rows.
 
@@ -198,6 +184,26 @@ class Sequence(Protocol):
 
     def close(self) -> None:
         """Free the sequence's memory. May be called twice."""
+
+
+class HeadRows(Sequence, Protocol):
+    """A sequence that can compute single logits; see `Capabilities.head_rows`.
+
+    The last layer of a model, its head, has a row of weights for each id. Such a
+    sequence computes no more in a decode than what the head is multiplied with, and of
+    the head only what is asked for.
+    """
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i, in the order of the ids.
+
+        They are those that the whole row has; the array is the caller's own.
+
+        Raises
+        ------
+        InvalidArgument
+            No ids, one outside [0, n_vocab), or no such row.
+        """
 
 
 class Backend(Protocol):

@@ -161,8 +161,7 @@ def _weights(mx: Any, folder: Path) -> dict[str, Any]:
 
 
 def _make(module: ModuleType, config: dict[str, Any], weights: dict[str, Any]) -> Any:
-    from mlx import nn
-
+    nn: Any = importlib.import_module("mlx.nn")
     model = module.Model(module.ModelArgs.from_dict(config))
     if hasattr(model, "sanitize"):
         weights = model.sanitize(weights)
@@ -205,9 +204,8 @@ def _by_mlx_lm(folder: Path) -> Any:
 
 def _evaluate(mx: Any, model: Any, progress: Callable[[float], object] | None) -> None:
     """Read the weights, of which only the names and shapes have been read so far."""
-    from mlx.utils import tree_flatten
-
-    arrays = [array for _, array in tree_flatten(model.parameters())]
+    utils: Any = importlib.import_module("mlx.utils")
+    arrays = [array for _, array in utils.tree_flatten(model.parameters())]
     total = sum(array.nbytes for array in arrays) or 1
     done = 0
     for array in arrays:

@@ -65,13 +65,24 @@ class MlxModel:
             size < n_ctx for size in windows
         )
 
-    def trim(self, cache: list[Any], n: int) -> bool:
-        """Drop the last n ids of a cache; return whether that could be done."""
-        if n == 0:
-            return True
-        if not self._caches.can_trim_prompt_cache(cache):
+    def cut(self, cache: list[Any], n: int) -> bool:
+        """Keep the first n ids of a cache; return whether that could be done.
+
+        After a failure some of its layers may hold more than others.
+        """
+        layers = [part for layer in cache for part in getattr(layer, "caches", [layer])]
+        if not all(layer.is_trimmable() for layer in layers):
             return False
-        return bool(self._caches.trim_prompt_cache(cache, n) == n)
+        try:
+            for layer in layers:
+                more = layer.offset - n
+                if more < 0 or (more and layer.trim(more) != more):
+                    return False
+            # What failed late is part of what is left, and would fail again.
+            self.mx.eval([layer.state for layer in layers])
+        except (AttributeError, RuntimeError):
+            return False
+        return True
 
     # What is computed
 

@@ -123,7 +123,7 @@ class MlxSequence:
         self._position = 0
         with shared.computing() as model:
             self._cache = model.new_cache()
-            self._tree = Branches(model)
+            self._tree = Branches(model, 0)
         self._states: Any = None
         self._rows: NDArray[np.float32] | None = None
 
@@ -168,20 +168,21 @@ class MlxSequence:
             self._require(len(tokens))
             self._forget_tree()
             self._drop_rows()
-            done = 0
+            touched = False
             try:
                 for piece in _pieces(tokens, self._shared.n_batch):
                     self._pause()
-                    done += len(piece)
+                    touched = True
                     states = model.forward(piece, self._cache)
                     if not all_rows:
                         states = states[-1:]
                     model.mx.eval(states, [layer.state for layer in self._cache])
             except BaseException as error:
-                if not self._cut(done):
+                if touched and not self._cut(self._position):
                     error.add_note("The sequence is empty now: it cannot be cut back.")
                 raise
-            self._position += done
+            self._position += len(tokens)
+            self._tree = Branches(model, self._position)
             self._states = states
 
     def truncate(self, n: int) -> None:
@@ -205,20 +206,20 @@ class MlxSequence:
                 )
             self._forget_tree()
             self._drop_rows()
-            drop, self._position = self._position - n, n
-            if not self._cut(drop):
+            if n != self._position and not self._cut(n):
                 raise BackendError(
                     f"the cache could not be cut back to {n}: it is empty now"
                 )
 
     def _cut(self, n: int) -> bool:
-        """Drop the last n ids of the cache, or all where that cannot be done."""
+        """Keep the first n ids of the cache, or none where that cannot be done."""
         model = self._shared.model
-        if self._position and model.trim(self._cache, n):
-            return True
-        self._cache = model.new_cache()
-        cut, self._position = self._position == 0, 0
-        return cut
+        done = n == 0 or model.cut(self._cache, n)
+        if n == 0 or not done:
+            self._cache = model.new_cache()
+        self._position = n if done else 0
+        self._tree = Branches(model, self._position)
+        return done
 
     # The tree
 
@@ -274,7 +275,7 @@ class MlxSequence:
 
     def _forget_tree(self) -> None:
         if len(self._tree):
-            self._tree = Branches(self._shared.model)
+            self._tree = Branches(self._shared.model, self._position)
 
     # Rows
 
@@ -359,9 +360,9 @@ class MlxSequence:
             held = {layer.offset for layer in cache if hasattr(layer, "offset")}
             if held - {n}:
                 raise BackendError(f"the state holds {held} ids, not {n}")
-            self._forget_tree()
             self._drop_rows()
             self._cache, self._position = cache, n
+            self._tree = Branches(model, n)
 
     # The end
 

@@ -75,10 +75,13 @@ class Branches:
     ----------
     model : MlxModel
         What computes them.
+    base : int
+        The number of ids of the timeline.
     """
 
-    def __init__(self, model: MlxModel) -> None:
+    def __init__(self, model: MlxModel, base: int) -> None:
         self._model = model
+        self._base = base
         self._nodes: list[_Node] = []
         self.count = 0
 
@@ -127,7 +130,7 @@ class Branches:
         except BaseException:
             self.count = count
             for branch, length in lengths.values():
-                self._model.trim(branch.cache, branch.length - length)
+                self._model.cut(branch.cache, self._base + length)
                 branch.length = length
             raise
         self._nodes.extend(node for node in new if node is not None)
@@ -145,5 +148,5 @@ class Branches:
         cache = copy.deepcopy(source)
         if at is None:
             return _Branch(cache, 0)
-        self._model.trim(cache, at.branch.length - at.depth)
+        self._model.cut(cache, self._base + at.depth)
         return _Branch(cache, at.depth)

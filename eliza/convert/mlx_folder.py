@@ -201,6 +201,7 @@ class _Tensor:
         self.name = name
         self.shape = shape
         self.group = group if kind == "int8" and len(shape) == 2 else 0
+        self.parts: dict[str, tuple[str, tuple[int, ...]]]
         if self.group:
             rows, columns = shape
             scales = (rows, columns // group)
@@ -220,7 +221,9 @@ class _Tensor:
             return quantised(values, self.group)
         if next(iter(self.parts.values()))[0] == "F32":
             return [values.astype("<f4", copy=False)]
-        if values.size and float(np.abs(values).max()) > np.finfo(np.float16).max:
+        if values.size and float(np.abs(values).max()) > float(
+            np.finfo(np.float16).max
+        ):
             raise NotSupported(f"{self.name} has values beyond what f16 can hold")
         return [values.astype("<f2")]
 
