@@ -211,9 +211,8 @@ class Gate:
 
     def note_plain(self, seconds: float) -> None:
         """Note what a pass over one id took."""
-        # Near the least of late passes: a busy machine makes single ones much longer.
-        if self._plain:
-            self._plain = min(seconds, 1.05 * self._plain)
+        if self._plain:  # a pause of the machine counts for little
+            self._plain += (min(seconds, 1.5 * self._plain) - self._plain) / 8
         else:
             self._plain = seconds
 
