@@ -168,16 +168,54 @@ class Generation:
 
     # -- the timeline ------------------------------------------------------------
 
+    def realign(self) -> None:
+        """Let ids wait again that the runtime has lost to a failure."""
+        lost = self.timeline.realign()
+        if lost:
+            self.pending = [*lost, *self.pending]
+
     def prefill(
         self, ids: list[int], report: Callable[[int, int], None] | None, every: int
     ) -> None:
-        """Append a prompt, and begin to count above it."""
+        """Append a prompt, and begin to count above it; no ids are no change."""
         if report is not None:
             self._decode([])  # what waits is part of each frontier
-            self.timeline.append_in_pieces(ids, report, every)
-        elif self.pending or ids:
+            self._report_above(ids, report, every)
+        elif ids:
             self.timeline.append([*self.pending, *ids])
+            self.restart()
+
+    def _report_above(
+        self, ids: list[int], report: Callable[[int, int], None], every: int
+    ) -> None:
+        """Append ids in pieces; what is saved at a frontier begins to count there."""
+        before = self.ids, self.finish, self.text.state()
+        history = self.timeline.ids
+        if ids:
+            self.restart()
+        try:
+            self.timeline.append_in_pieces(ids, report, every)
+        except BaseException:
+            self.pending = history[self.timeline.position :]
+            self.ids, self.finish, text = before
+            self.text.load(text)
+            raise
+
+    def sync(
+        self, prompt: list[int], report: Callable[[int, int], None] | None, every: int
+    ) -> int:
+        """Make the timeline a prompt, and begin to count above it."""
+        timeline = self.timeline
+        name = timeline.generation, timeline.position
+        before = self.pending, self.ids, self.finish, self.text.state()
         self.restart()
+        try:
+            return timeline.sync(prompt, report, every)
+        except BaseException:
+            if name == (timeline.generation, timeline.position):  # nothing has changed
+                self.pending, self.ids, self.finish, text = before
+                self.text.load(text)
+            raise
 
     def cut(self, n: int) -> int:
         """Keep the first n ids of the history, or none; return how many stayed."""

@@ -192,14 +192,20 @@ class Session:
         -------
         int
             How many ids were kept.
+
+        Raises
+        ------
+        InvalidArgument, ContextOverflow
+            The prompt is refused; without `on_frontier` nothing has changed.
+        Cancelled, BackendError
+            The session keeps what it holds of the prompt.
         """
         if not len(prompt):
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
         with self._lock:
             self._ready()
-            self._generation.restart()
             report = None if on_frontier is None else self._reporter(on_frontier)
-            return self.timeline.sync(prompt, report, FRONTIER)
+            return self._generation.sync(prompt, report, FRONTIER)
 
     def prefill(
         self, prompt: Prompt, on_frontier: Callable[[Frontier], object] | None = None
@@ -221,8 +227,8 @@ class Session:
         Raises
         ------
         Cancelled, ContextOverflow, BackendError
-            The session is as it was; a runtime that cannot cut is empty, and a note
-            on the error says so.
+            The session is as it was. A runtime that cannot cut may have lost its
+            state: the next call computes it again.
         """
         if is_messages(prompt):
             chat = self._host.chat
@@ -552,7 +558,7 @@ class Session:
             raise InvalidArgument(
                 "inside on_frontier only save_slot of the frontier may be called"
             )
-        self.timeline.realign()
+        self._generation.realign()
 
 
 def check_limit(value: Any) -> int | None:
