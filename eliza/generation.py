@@ -143,7 +143,6 @@ class Generation:
         self.path = []
         self._pick = pick
         self._greedy = greedy
-        self.text.flush()
         if self.finish != "length":
             self.finish = None
 
