@@ -261,10 +261,7 @@ class Generation:
         new.drafted = len(draft)
         try:
             for at in range(len(draft) + 1):
-                if draft:
-                    row = self.timeline.attempted_row(first + at)
-                else:
-                    row = self.timeline.row()
+                row = self.timeline.attempted_row(first + at) if draft else self.row()
                 token = self._next_id(row, new)
                 more = self._take(token, new)
                 stands = at < len(draft) and token == draft[at]
@@ -434,9 +431,20 @@ class Generation:
     # -- the row -----------------------------------------------------------------
 
     def row(self) -> Row:
-        """Return the logits after the last id, valid until the next decode."""
+        """Return the logits after the last id, valid until the next decode.
+
+        Where they have to be computed again and that fails, the ids it took wait.
+        """
         self._decode([])
-        return self.timeline.row()
+        timeline = self.timeline
+        if timeline.has_row:
+            return timeline.row()
+        ids = timeline.ids
+        try:
+            return timeline.row()
+        except BaseException:
+            self.pending = ids[timeline.position :]
+            raise
 
 
 class _Taken:

@@ -93,7 +93,7 @@ class Timeline:
         plan = plan_sync(
             self._ledger.ids,
             prompt,
-            has_row=self._has_row or self._kept_row is not None,
+            has_row=self.has_row,
             can_truncate=self.capabilities.truncate,
         )
         dropped = self._ledger.ids[plan.keep :]
@@ -196,16 +196,23 @@ class Timeline:
         row : array, optional
             The logits after the last of them; without it they cannot be asked for.
         """
-        self.sequence.restore(state, len(ids))
+        try:
+            self.sequence.restore(state, len(ids))
+        except BackendError:
+            self._has_row = False  # the rows may be gone though the ids are not
+            raise
         self._ledger.replace(ids)
         self._has_row = False
         self._kept_row = row
 
+    @property
+    def has_row(self) -> bool:
+        """Whether `row` decodes nothing."""
+        return self._has_row or self._kept_row is not None
+
     def kept_row(self) -> Row | None:
         """Return a copy of the row after the last id, if it is at hand."""
-        if self._has_row or self._kept_row is not None:
-            return self.row().copy()
-        return None
+        return self.row().copy() if self.has_row else None
 
     def truncate(self, n: int) -> None:
         """Keep the first n ids."""
