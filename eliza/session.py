@@ -131,12 +131,13 @@ class Session:
     @property
     def ids(self) -> tuple[int, ...]:
         """The ids generated since the last `prefill`, `sync` or `reset`."""
-        return tuple(self._generation.ids)
+        generation = self._generation
+        return (*generation.ids, *generation.taken)
 
     @property
     def output(self) -> bytes:
         """The bytes of the generated ids, a character cut short included."""
-        return self.vocab.decode(self._generation.ids)
+        return self.vocab.decode(self.ids)
 
     @property
     def history(self) -> tuple[int, ...]:
@@ -276,7 +277,8 @@ class Session:
             Moved by the session.
         pick : callable, optional
             Given the logits, returns one of the allowed ids; by default the session's
-            own sampling.
+            own sampling. Nothing of the session may be called in it; what it raises
+            passes through `next`, and its id is taken by nobody.
         """
         with self._lock:
             self._ready()
