@@ -37,9 +37,9 @@ NOTE = (
     "The lighthouse on the cliff was built in 1872 by two brothers from Bergen. Every "
     "evening the older one climbed the ninety-six steps, trimmed the wick, and wrote "
     "the weather into a black notebook. When the fog came in, the younger brother rang "
-    "the bell once a minute until morning. In the great storm of 1891 a ship with forty "
-    "passengers passed the rocks by the width of a boat, and the captain sent them a "
-    "barrel of oranges every winter for the rest of his life."
+    "the bell once a minute until morning. In the great storm of 1891 a ship with "
+    "forty passengers passed the rocks by the width of a boat, and the captain sent "
+    "them a barrel of oranges every winter for the rest of his life."
 )
 REPEAT = (
     f"First copy:\n{NOTE}\n\nSecond copy:\n{NOTE}\n\nThird copy:\n{NOTE}\n\n"
@@ -119,7 +119,7 @@ class Runs:
 
     @property
     def per_id(self) -> float:
-        """Seconds, where single steps were timed their median, which noise moves less."""
+        """Seconds; of single steps, where they were timed: noise moves it less."""
         if self.steps:
             return _common.median(self.steps)
         return _common.median(self.seconds) / max(1, len(self.ids))

@@ -15,7 +15,7 @@ from eliza.errors import InvalidArgument, InvalidType, NotSupported
 from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from eliza.backends.base import Backend
     from eliza.locking import ModelLock
@@ -105,6 +105,15 @@ class DraftModel:
         with lock:
             self._timeline = Timeline(backend.open(), backend.capabilities)
         self._room = backend.n_ctx
+
+    @property
+    def on_piece(self) -> Callable[[], None] | None:
+        """Called before each piece of its decodes; may raise, to cancel."""
+        return self._timeline.sequence.on_piece
+
+    @on_piece.setter
+    def on_piece(self, check: Callable[[], None] | None) -> None:
+        self._timeline.sequence.on_piece = check
 
     def propose(self, history: Sequence[int], n: int) -> list[int]:
         """Return the n ids of its greedy continuation, fewer at the context's end."""
@@ -211,9 +220,8 @@ class Gate:
 
     def note_plain(self, seconds: float) -> None:
         """Note what a pass over one id took."""
-        # Near the least of late passes: a busy machine makes single ones much longer.
-        if self._plain:
-            self._plain = min(seconds, 1.05 * self._plain)
+        if self._plain:  # a pause of the machine counts for little
+            self._plain += (min(seconds, 1.5 * self._plain) - self._plain) / 8
         else:
             self._plain = seconds
 
