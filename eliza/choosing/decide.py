@@ -77,7 +77,8 @@ def decide(
         with timeline.branching() as row:
             if request.ranking is not None:
                 whole = request.ranking == "whole"
-                likelihoods = score_all(Tree(timeline), cursor, row, trail, whole=whole)
+                tree = Tree(timeline, narrow=not whole)
+                likelihoods = score_all(tree, cursor, row, trail, whole=whole)
             if exact and request.ranking == "whole" and likelihoods is not None:
                 made = _best(likelihoods, policy)
             elif exact:
@@ -125,7 +126,7 @@ def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> D
         trail.weigh(cursor, row)
         return pick(row)
 
-    session.set_constraint(cursor, weigh_and_pick)
+    session.set_constraint(cursor, weigh_and_pick, narrow=True)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole
