@@ -7,12 +7,10 @@ themselves as long as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eliza import _dispatch
 from eliza._dispatch import Registry, Selection
-from eliza.errors import BundleError, NotSupported
 
 if TYPE_CHECKING:
     import os
@@ -50,6 +48,29 @@ class _LlamaFactory:
         return LlamaBackend(bundle.gguf(options.get("n_ctx")), **options)
 
 
+class _LitertFactory:
+    name = "litert-lm"
+    aliases = ("litert", "litertlm", "tflite")
+    provides = frozenset(("mask", "forced_run", "rollback"))
+    install = "pip install 'eliza[litert]'"
+
+    def available(self) -> bool:
+        from importlib.util import find_spec
+
+        return find_spec("ai_edge_litert") is not None
+
+    def can_serve(self, bundle: Bundle) -> bool:
+        return bundle.has("litertlm", "tflite")
+
+    def preference_rank(self) -> int:
+        return 50
+
+    def open(self, bundle: Bundle, **options: Any) -> Backend:
+        from eliza.backends.litert import LitertBackend
+
+        return LitertBackend(bundle.only("litertlm", "tflite"), **options)
+
+
 class _MlxFactory:
     name = "mlx-coreml"
     aliases = ("mlx",)
@@ -77,38 +98,7 @@ class _MlxFactory:
     def open(self, bundle: Bundle, **options: Any) -> Backend:
         from eliza.backends.mlx import MlxBackend
 
-        folders = [a.path for a in bundle.artefacts() if a.kind == "mlx"]
-        if len(folders) != 1:
-            names = ", ".join(map(str, folders)) or "none"
-            raise BundleError(f"{bundle} must have one folder of MLX weights: {names}")
-        return MlxBackend(folders[0], **options)
-
-
-@dataclass(frozen=True)
-class _MissingFactory:
-    """A runtime that eliza knows of, and does not run yet."""
-
-    name: str
-    rank: int
-    kinds: tuple[str, ...]
-
-    provides = frozenset[str]()
-
-    @property
-    def install(self) -> str:
-        return f"the {self.name} backend is not part of this version of eliza"
-
-    def available(self) -> bool:
-        return False
-
-    def can_serve(self, bundle: Bundle) -> bool:
-        return bundle.has(*self.kinds)
-
-    def preference_rank(self) -> int:
-        return self.rank
-
-    def open(self, bundle: Bundle, **options: Any) -> Backend:
-        raise NotSupported(self.install)
+        return MlxBackend(bundle.only("mlx"), **options)
 
 
 #: What `DEFAULT` stands for.
@@ -119,7 +109,7 @@ def builtins() -> tuple[Factory, ...]:
     """Return the factories that eliza comes with."""
     return (
         LLAMA,
-        _MissingFactory("litert-lm", 50, ("litertlm", "tflite")),
+        _LitertFactory(),
         _MlxFactory(),
     )
 

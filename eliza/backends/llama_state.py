@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from eliza.errors import BackendError, NotSupported
-from eliza.files.digest import Digest
+from eliza.errors import BackendError
+from eliza.files.fingerprint import fingerprint_file
 
 if TYPE_CHECKING:
     from eliza.backends.llama_load import Options
@@ -47,19 +47,11 @@ def model_fingerprint(path: str, options: Options) -> bytes:
     """Return SHA-256 of what a saved state depends on.
 
     That is the number type of the cache, flash attention (which changes how values lie
-    in it), and the file, as `eliza.files.digest` samples it.
+    in it), and samples of the file, its metadata among them.
 
     Raises
     ------
     NotSupported
         The file is not there any more.
     """
-    digest = Digest(f"{options.kv_type} {options.flash_attn}")
-    try:
-        digest.add_file(path)
-    except OSError as error:
-        raise NotSupported(
-            f"the model's file cannot be read, so that saved state cannot be tied to "
-            f"it: {error}"
-        ) from error
-    return digest.value()
+    return fingerprint_file(path, f"{options.kv_type} {options.flash_attn} ")

@@ -7,6 +7,7 @@ JSON. Reading runs no code.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from importlib import metadata
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eliza.errors import BackendError, NotSupported
-from eliza.files.digest import Digest
+from eliza.files.fingerprint import fingerprint_file
 
 __all__ = ["load_state", "model_fingerprint", "save_state"]
 
@@ -92,13 +93,8 @@ def model_fingerprint(folder: Path) -> bytes:
     NotSupported
         The files are not there any more.
     """
-    digest = Digest(f"mlx {metadata.version('mlx-lm')}")
-    try:
-        for path in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
-            digest.add_file(path)
-    except OSError as error:
-        raise NotSupported(
-            "the model's files cannot be read, so that saved state cannot be tied to "
-            f"them: {error}"
-        ) from error
-    return digest.value()
+    sha = hashlib.sha256()
+    options = f"mlx {metadata.version('mlx-lm')} "
+    for path in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
+        sha.update(fingerprint_file(path, options))
+    return sha.digest()
