@@ -6,7 +6,8 @@
                   trie (`argmax_batch` is in bench/pick.py)
     allow=        `Trie.cursor(allow=...)` over 10,000 leaves, by the form of the
                   subset, and what a subset adds to a pick, for each child
-    positions     the calls of a cursor from Python, whose call itself is 30 to 40 ns
+    positions     single steps in C, by many in one call, and the calls of a cursor from
+                  Python, of which 30 to 40 ns are the call itself
 
 Minima and medians over interleaved rounds, thread time.
 """
@@ -22,6 +23,7 @@ from _common import machine
 from _timing import Case, measure, report, write_csv
 from _vocabs import names
 from eliza import Trie, bitmask_batch, mask_batch
+from eliza._probe import copy_rounds, walk_rounds
 
 N_VOCAB = 49_152
 BATCH = 256
@@ -99,29 +101,58 @@ def subsets(rounds, small):
 
 
 def per_child(rng, rounds, number):
-    """What a subset adds to a pick: all children are live in both, so that the ids that
-    are read are the same."""
+    """What a subset adds to a pick, over a trie of the permitted leaves alone: once
+    with all permitted, once with a half, which no branch could foresee."""
     row = rng.standard_normal(N_VOCAB).astype(np.float32)
     out = []
     for count in (64, 2_000):
         trie = flat_trie(rng, count)
-        every = np.ones(count, bool)
-        cases = [
-            Case(trie.cursor().argmax, (row,), number * 20),
-            Case(trie.cursor(allow=every).argmax, (row,), number * 20),
-        ]
-        measure(cases, rounds)
-        free, bound = cases
-        out.append(
-            [
-                f"what allow= adds to a pick of {count:,} ids, for each",
-                "ns",
-                (bound.best - free.best) * 1e9 / count,
-                (bound.median - free.median) * 1e9 / count,
-                "1 ns",
+        for share in (1, 2):
+            flags = np.zeros(count, bool)
+            flags[rng.choice(count, count // share, replace=False)] = True
+            kept = trie.cursor(allow=flags)
+            ids = kept.allowed()
+            alone = Trie.from_arrays(ids, np.arange(len(ids) + 1), n_vocab=N_VOCAB)
+            cases = [
+                Case(alone.cursor().argmax, (row,), number * 20),
+                Case(kept.argmax, (row,), number * 20),
             ]
-        )
+            measure(cases, rounds)
+            free, bound = cases
+            what = f"what allow= adds to a pick, {len(ids):,} of {count:,} children"
+            out.append(
+                [
+                    f"{what}, for each",
+                    "ns",
+                    (bound.best - free.best) * 1e9 / count,
+                    (bound.median - free.median) * 1e9 / count,
+                    "1 ns",
+                ]
+            )
     return out
+
+
+def steps_in_c(rounds, small):
+    """A path of eight ids through four nodes: there and back in each way."""
+    leaves = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [1, 2, 9], "c": [1, 2, 3, 4, 9]}
+    trie = Trie.from_tokens({**leaves, "d": [1, 2, 3, 4, 5, 6, 9]}, n_vocab=N_VOCAB)
+    path, cursor = leaves["a"], trie.cursor()
+    number = 100 if small else 50_000
+    walk = number * len(path)
+    cases = [
+        Case(copy_rounds, (cursor, number), per=2 * number),
+        Case(walk_rounds, (cursor, path, number, "one"), per=walk),
+        Case(walk_rounds, (cursor, path, number, "all"), per=number),
+        Case(walk_rounds, (cursor, path, number, "copy"), per=number),
+    ]
+    measure(cases, rounds)
+    what = (
+        "in C: copy of a position",
+        "in C: accept an id, and take one back",
+        "in C: accept 8 ids, take back all at once",
+        "in C: accept 8 ids, go back by a copy",
+    )
+    return table(what, cases, "ns", ("10 ns", "10 ns each", "", ""))
 
 
 def positions(rounds, small):
@@ -152,8 +183,7 @@ def positions(rounds, small):
         "Cursor.remaining",
         "Trie.cursor",
     )
-    targets = ("10 ns in C", "10 ns in C each", "", "", "")
-    return table(what, cases, "ns", targets)
+    return table(what, cases, "ns", ("",) * 5)
 
 
 def main():
@@ -164,7 +194,7 @@ def main():
     print(machine())
     rounds = 2 if options.check else 15
     rows = []
-    for part in (batches, subsets, positions):
+    for part in (batches, subsets, steps_in_c, positions):
         rows += part(rounds, options.check)
     report("Cursors", COLUMNS, rows)
     print(f"\n{machine()}")

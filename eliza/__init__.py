@@ -5,19 +5,20 @@
 ' blue'
 """
 
-import importlib.util as _util
-import logging as _logging
+import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-if _util.find_spec("eliza._trie") is None:
+try:
+    from eliza._batch import argmax_batch, bitmask_batch, mask_batch
+except ModuleNotFoundError as _error:
+    if _error.name != "eliza._batch":
+        raise
     raise ImportError(
         "eliza's compiled core is missing: this is the source folder, not an installed "
         "package. Run `pip install .` in it and start Python somewhere else."
-    )
-
-from eliza._batch import argmax_batch, bitmask_batch, mask_batch
+    ) from None
 from eliza._cursor import Cursor, State
 from eliza._subset import Subset
 from eliza._trie import Trie
@@ -41,7 +42,8 @@ from eliza.errors import (
     OutOfMemory,
     TokenLimit,
 )
-from eliza.model import Model, load
+from eliza.loading import load
+from eliza.model import Model
 from eliza.session import Session
 from eliza.step import Counters, Step
 from eliza.vocab import Vocab
@@ -114,7 +116,10 @@ _LATER = {
     "select": "eliza.backends",
 }
 
-_logging.getLogger("eliza").addHandler(_logging.NullHandler())
+if "logging" in _sys.modules:  # else `logs` does so before the first message: 3 ms
+    from eliza.logs import get_logger as _get_logger
+
+    _get_logger("eliza")
 
 
 def __getattr__(name: str) -> _Any:
@@ -126,3 +131,7 @@ def __getattr__(name: str) -> _Any:
     if name in _LATER:
         return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module 'eliza' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -55,7 +54,7 @@ def atomic_file(path: str | os.PathLike[str], mode: int) -> Iterator[BinaryIO]:
     """
     path = os.fspath(path)
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(folder, f".{name[:100]}.{os.urandom(8).hex()}.tmp")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(temporary, flags, mode)
     try:

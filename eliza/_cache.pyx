@@ -19,8 +19,6 @@ from ._sort cimport LCP_EQUAL
 from ._trie cimport fingerprint_of, trie_make
 from ._types cimport index_t, token_t
 
-from hashlib import sha256
-
 from .errors import OutOfMemory
 
 __all__ = ["Recipe"]
@@ -30,6 +28,17 @@ cdef enum:
     HEAD = 1 + sizeof(int64_t)
 
 cdef bytes FORMAT = b"eliza trie 1"   # to be changed with the form
+
+cdef object sha256 = None    # hashlib's; 3 ms of an import that may not need it
+
+
+cdef object new_sha():
+    global sha256
+    if sha256 is None:
+        import hashlib
+
+        sha256 = hashlib.sha256
+    return sha256()
 
 
 @cython.auto_pickle(False)
@@ -62,7 +71,7 @@ cdef class Form:
 
     cdef int flush(self) except -1:
         if self.sha is None:
-            self.sha = sha256()
+            self.sha = new_sha()
         self.sha.update(PyBytes_FromStringAndSize(self.data, self.n))
         self.n = 0
         return 0

@@ -1,9 +1,8 @@
-/* Work over whole rows of logits: fill with -inf, log-sum-exp, half floats.
+/* Reading whole rows of logits: log-sum-exp, half floats.
 
-   Compiled twice on x86 with GCC or Clang, for the baseline and for AVX2 with FMA, and
-   chosen at run time, so that one wheel serves all. GCC does not vectorise a plain
-   expf loop; vector types do it for every target (log-sum-exp of 49,152 logits: 265 us
-   with expf, 92 us at SSE2, about 30 us at AVX2). */
+   GCC does not vectorise a plain expf loop; vector types do it for every target
+   (log-sum-exp of 49,152 logits: 265 us with expf, 92 us at SSE2, about 30 us at
+   AVX2). */
 #ifndef ELIZA_LSE_H
 #define ELIZA_LSE_H
 
@@ -11,17 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__)
-#define ELIZA_INLINE static inline __attribute__((always_inline))
-#else
-#define ELIZA_INLINE static inline
-#endif
+#include "_simd.h"
 
 enum { ELIZA_LANES = 8, ELIZA_BLOCK = 256 };
-
-ELIZA_INLINE void fill_body(float *row, int64_t n) {
-    for (int64_t i = 0; i < n; i++) row[i] = -INFINITY;
-}
 
 ELIZA_INLINE float eliza_from_bits(uint32_t bits) {
     float value;
@@ -55,7 +46,6 @@ ELIZA_INLINE void bf16_body(const uint16_t *x, int64_t n, float *out) {
 #if defined(__GNUC__)
 
 typedef float eliza_f8 __attribute__((vector_size(32)));
-typedef int32_t eliza_i8 __attribute__((vector_size(32)));
 
 /* The largest of n values, NaN counting as -inf. */
 ELIZA_INLINE float max_body(const float *x, int64_t n) {
@@ -147,7 +137,6 @@ ELIZA_INLINE double sum_exp_body(const float *x, int64_t n, float top) {
 
 #endif
 
-static void fill_base(float *row, int64_t n) { fill_body(row, n); }
 static void f16_base(const uint16_t *x, int64_t n, float *out) { f16_body(x, n, out); }
 static void bf16_base(const uint16_t *x, int64_t n, float *out) {
     bf16_body(x, n, out);
@@ -157,9 +146,7 @@ static double sum_exp_base(const float *x, int64_t n, float top) {
     return sum_exp_body(x, n, top);
 }
 
-#if defined(__GNUC__) && defined(__x86_64__)
-#define ELIZA_AVX2 __attribute__((target("avx2,fma")))
-ELIZA_AVX2 static void fill_avx2(float *row, int64_t n) { fill_body(row, n); }
+#ifdef ELIZA_AVX2
 ELIZA_AVX2 static void f16_avx2(const uint16_t *x, int64_t n, float *out) {
     f16_body(x, n, out);
 }
@@ -170,20 +157,7 @@ ELIZA_AVX2 static float max_avx2(const float *x, int64_t n) { return max_body(x,
 ELIZA_AVX2 static double sum_exp_avx2(const float *x, int64_t n, float top) {
     return sum_exp_body(x, n, top);
 }
-static int eliza_has_avx2;
-static void eliza_detect(void) {
-    __builtin_cpu_init();
-    eliza_has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#define ELIZA_CALL(name, ...) \
-    (eliza_has_avx2 ? name##_avx2(__VA_ARGS__) : name##_base(__VA_ARGS__))
-#else
-static void eliza_detect(void) {}
-#define ELIZA_CALL(name, ...) name##_base(__VA_ARGS__)
 #endif
-
-/* Fill n float32 with -inf. */
-static inline void eliza_fill(float *row, int64_t n) { ELIZA_CALL(fill, row, n); }
 
 static inline void eliza_read_f16(const uint16_t *x, int64_t n, float *out) {
     ELIZA_CALL(f16, x, n, out);

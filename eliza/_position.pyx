@@ -1,5 +1,6 @@
 """The larger functions on positions; see the .pxd."""
 
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from ._types cimport index_t, node_t, token_t, trie_t
@@ -36,6 +37,42 @@ cdef index_t pos_room(const bound_t* b, const pos_t* p) noexcept nogil:
     return room
 
 
+cdef inline index_t keys_live(
+    const node_t* child, const token_t* key, int64_t n, const index_t* rank,
+    index_t before, token_t* out,
+) noexcept nogil:
+    """Write the keys of those of n neighbours that have live leaves.
+
+    They share out the leaves of their parent in order: what is live before the end of
+    one is live before the next, `before` before the first. Without a branch and four
+    at a time, 0.6 ns for each; one at a time it is 0.75, counting both ends 1.0.
+    """
+    cdef int64_t i = 0, count = 0
+    cdef index_t first, second, third, fourth
+    while n - i >= 4:
+        first = rank[child[i].hi]
+        second = rank[child[i + 1].hi]
+        third = rank[child[i + 2].hi]
+        fourth = rank[child[i + 3].hi]
+        out[count] = key[i]
+        count += first != before
+        out[count] = key[i + 1]
+        count += second != first
+        out[count] = key[i + 2]
+        count += third != second
+        out[count] = key[i + 3]
+        count += fourth != third
+        before = fourth
+        i += 4
+    while i < n:
+        first = rank[child[i].hi]
+        out[count] = key[i]
+        count += first != before
+        before = first
+        i += 1
+    return <index_t>count
+
+
 cdef index_t children_gather(
     const bound_t* b, const node_t* n, token_t* out
 ) noexcept nogil:
@@ -55,9 +92,10 @@ cdef index_t children_gather(
             count += 1
             leaf = t.node[i].hi
     else:
-        for i in range(n.child, end):
-            out[count] = t.key[i]
-            count += live(b, t.node[i].lo, t.node[i].hi) != 0
+        count = keys_live(
+            t.node + n.child, t.key + n.child, end - n.child, b.rank,
+            b.rank[leaf + node_is_leaf(n)], out,
+        )
     return count
 
 

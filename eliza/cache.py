@@ -17,7 +17,6 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -67,8 +66,7 @@ class Source(Protocol):
         """Return the leaves under a path."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(NamedTuple):
     """What a cache did, and what it holds.
 
     Attributes

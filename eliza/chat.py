@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 import reprlib
-import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,7 +95,6 @@ class ChatTemplate:
     def __init__(self, source: str | None, vocab: Vocab) -> None:
         self.source = source
         self._vocab = vocab
-        self._lock = threading.Lock()
         self._sandboxed: Sandboxed | None = None
         # The same few parts in each chat; it halves the cost of `ids`.
         self._part_marks = lru_cache(PARTS)(self._find_part_marks)
@@ -189,22 +187,23 @@ class ChatTemplate:
         )
 
     def _template(self) -> Sandboxed:
-        with self._lock:
-            if self._sandboxed is None:
-                if self.source is None:
-                    raise NotSupported(
-                        "the model has no chat template; pass the prompt as text, "
-                        "written as the model was trained"
-                    )
-                try:
-                    from eliza.sandbox import Sandboxed
-                except ImportError as error:
-                    raise NotSupported(
-                        "chat messages need jinja2: pip install 'eliza[chat]'; or pass "
-                        f"the prompt as text ({error})"
-                    ) from error
-                self._sandboxed = Sandboxed(self.source)
-            return self._sandboxed
+        # Without a lock, which a forked child might wait for: threads that come at once
+        # each compile the template, and keep any one of the results.
+        if self._sandboxed is None:
+            if self.source is None:
+                raise NotSupported(
+                    "the model has no chat template; pass the prompt as text, written "
+                    "as the model was trained"
+                )
+            try:
+                from eliza.sandbox import Sandboxed
+            except ImportError as error:
+                raise NotSupported(
+                    "chat messages need jinja2: pip install 'eliza[chat]'; or pass "
+                    f"the prompt as text ({error})"
+                ) from error
+            self._sandboxed = Sandboxed(self.source)
+        return self._sandboxed
 
     def _text_of(self, token: int | None) -> str:
         if token is None:

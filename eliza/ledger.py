@@ -7,8 +7,7 @@ The timeline changes only after the backend has succeeded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "SyncPlan", "plan_sync"]
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(NamedTuple):
     """What to do so that the timeline becomes the prompt.
 
     Attributes

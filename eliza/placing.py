@@ -23,7 +23,6 @@ import struct
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +32,7 @@ import numpy as np
 from eliza._trie import from_arrays_with_order
 from eliza.cache import Entry
 from eliza.errors import InvalidArgument, InvalidType, shown
+from eliza.frozen import Frozen
 from eliza.tails import TooShort, common, encode_all, prompt_ends
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "Spot", "locate", "place"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Placement:
+class Placement(Frozen):
     """Choices as ids after a prompt.
 
     Attributes
@@ -65,10 +64,24 @@ class Placement:
         choice. A space that the tokenizer puts before a text counts among them.
     """
 
+    __slots__ = ("prompt_ids", "trie", "order", "overlap")  # noqa: RUF023
     prompt_ids: NDArray[np.int32]
     trie: Trie
     order: NDArray[np.int32]
     overlap: int
+
+    def __init__(
+        self,
+        prompt_ids: NDArray[np.int32],
+        trie: Trie,
+        order: NDArray[np.int32],
+        overlap: int,
+    ) -> None:
+        self._set(prompt_ids, trie, order, overlap)
+
+    # Arrays are not equal or unequal as a whole.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 class Spot(NamedTuple):

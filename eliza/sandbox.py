@@ -28,6 +28,12 @@ __all__ = ["MAX_TURNS", "Sandboxed"]
 MAX_TURNS = 1_000_000
 
 
+class _Turns(threading.local):
+    """How many turns are left to the rendering of this thread."""
+
+    left = 0
+
+
 class Sandboxed:
     """A chat template that was read once and can be rendered many times.
 
@@ -56,8 +62,7 @@ class Sandboxed:
         environment.filters["counted"] = self._counted
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
-        self._lock = threading.Lock()
-        self._left = 0
+        self._turns = _Turns()
         try:
             tree = environment.parse(source)
             for loop in tree.find_all(nodes.For):
@@ -79,27 +84,27 @@ class Sandboxed:
             The template raised, did what the sandbox does not allow, or ran too long;
             the message has its words.
         """
-        with self._lock:
-            self._left = MAX_TURNS
-            try:
-                return self._template.render(values)
-            except SecurityError as error:
-                raise InvalidArgument(
-                    f"the model's chat template was stopped: {error}"
-                ) from error
-            except TemplateError as error:
-                raise InvalidArgument(
-                    f"the model's chat template refuses these messages: {error}"
-                ) from error
-            except Exception as error:  # any of Python's: it is a program
-                raise InvalidArgument(
-                    f"the model's chat template failed: {error!r}"
-                ) from error
+        self._turns.left = MAX_TURNS
+        try:
+            return self._template.render(values)
+        except SecurityError as error:
+            raise InvalidArgument(
+                f"the model's chat template was stopped: {error}"
+            ) from error
+        except TemplateError as error:
+            raise InvalidArgument(
+                f"the model's chat template refuses these messages: {error}"
+            ) from error
+        except Exception as error:  # any of Python's: it is a program
+            raise InvalidArgument(
+                f"the model's chat template failed: {error!r}"
+            ) from error
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        turns = self._turns
         for item in items:
-            self._left -= 1
-            if self._left < 0:
+            turns.left -= 1
+            if turns.left < 0:
                 raise SecurityError(f"its loops took more than {MAX_TURNS} turns")
             yield item
 

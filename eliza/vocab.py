@@ -13,13 +13,11 @@ small methods; `Vocab.from_tokens` makes one from a plain list of pieces.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import operator
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
@@ -27,6 +25,7 @@ import numpy as np
 from eliza.cache import Entry
 from eliza.errors import InvalidArgument, InvalidType, NotSupported, shown
 from eliza.messages import is_messages
+from eliza.once import once
 from eliza.placing import Placement, place
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class Vocab(ABC):
 
     # -- ids ---------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def eog(self) -> tuple[int, ...]:
         """The ids that end a generation, in ascending order."""
         return tuple(sorted(self._find_eog()))
@@ -160,7 +159,7 @@ class Vocab(ABC):
         """The id that a chat template writes as `eos_token`: the lowest of `eog`."""
         return self.eog[0] if self.eog else None
 
-    @cached_property
+    @once
     def text_start(self) -> bytes:
         """What the tokenizer puts before a text of its own accord: a space, or nothing.
 
@@ -172,7 +171,7 @@ class Vocab(ABC):
             return b""
         return text[:-1] if text.endswith(b"a") else b""
 
-    @cached_property
+    @once
     def fingerprint(self) -> bytes:
         """32 bytes that differ for vocabularies that differ in anything used here.
 
@@ -180,6 +179,8 @@ class Vocab(ABC):
         begin and end a text, and the rules by which texts are split. A tokenizer has
         the same on every runtime: see `eliza.flavour`.
         """
+        import hashlib  # 3 ms, and only files and shared caches need it
+
         pieces, attributes = self._contents()
         bos = self.bos if self.adds_bos else None  # it is not always known otherwise
         frame = (self.n_vocab, bos, self.eog, self.text_start)
@@ -464,7 +465,7 @@ class Vocab(ABC):
             return build().trie
         return cache.lookup((self._serial, "all", lead, names, suffix), build).trie
 
-    @cached_property
+    @once
     def _piece_trie(self) -> Pieces:
         """The bytes of the ids that stand for text."""
         from eliza._pieces import Pieces

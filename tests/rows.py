@@ -35,6 +35,11 @@ def bfloat16(values):
     )
 
 
+def bits_of(x):
+    """Bit patterns: -0.0 is not 0.0, and a NaN equals itself."""
+    return np.ascontiguousarray(x).view(np.uint16 if x.itemsize == 2 else np.uint32)
+
+
 KINDS = ("float32", "float16", "bfloat16")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import random
 import weakref
@@ -52,7 +51,7 @@ def test_a_hit_is_the_same_trie():
     stats = cache.stats()
     assert (stats.hits, stats.misses, stats.entries) == (5, 1, 1)
     assert stats.bytes == trie.nbytes
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         stats.hits = 0
 
 

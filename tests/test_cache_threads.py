@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import random
 import threading
 import time
@@ -20,6 +19,7 @@ from eliza import Trie, TrieCache
 from eliza.cache import Entry
 from eliza.errors import InvalidArgument
 from eliza.reference import Reference
+from forks import can_fork, forks, in_child
 from support import V, on_linux, resident
 from t32 import t32
 
@@ -292,33 +292,6 @@ def test_fc080_eight_threads_for_ten_seconds():
 
 
 # -- forks -----------------------------------------------------------------------------
-
-
-def in_child(work, seconds=20):
-    """Run work in a fork; fail if it fails, or takes longer."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    stop = time.monotonic() + seconds
-    while time.monotonic() < stop:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
-        time.sleep(0.001)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
-
-
-# Since 3.12 Python warns of what is tested here.
-forks = pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
 @can_fork

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eliza import State, Trie
+from eliza._probe import copy_rounds, walk_rounds
 from eliza.errors import (
     InvalidArgument,
     InvalidType,
@@ -423,3 +424,18 @@ def test_many_threads_share_a_trie():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("back", ["one", "all", "copy"])
+def test_rounds_that_are_timed_end_where_they_start(back):
+    """What bench/cursor.py times accepts what it says, and goes all the way back."""
+    trie = Trie.from_tokens({"a": [1, 2, 3], "b": [1, 2, 4, 5]}, n_vocab=8)
+    cursor = trie.cursor()
+    cursor.accept(1)
+    assert walk_rounds(cursor, [2, 4, 5], 7, back) == 21
+    assert cursor.path == (1,)
+    assert copy_rounds(cursor, 5) == 1
+    with pytest.raises(OffPathError, match="id 5"):
+        walk_rounds(cursor, [2, 5], 1, back)
+    with pytest.raises(InvalidArgument, match="'some'"):
+        walk_rounds(cursor, [2], 1, "some")

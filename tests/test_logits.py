@@ -12,7 +12,7 @@ import pytest
 from eliza import Trie, argmax_batch
 from eliza._logits import log_sum_exp
 from eliza.errors import InvalidArgument, InvalidType, NoCandidateError
-from rows import KINDS, bfloat16, make_row
+from rows import KINDS, bfloat16, bits_of, make_row
 
 V = 32
 
@@ -168,6 +168,23 @@ def test_mask_over_blocks(n_vocab):
         expected[ids] = row[ids]
         cursor_of(ids, n_vocab).mask(row)
         np.testing.assert_array_equal(row, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_ids", [1, 7, 8, 9, 15, 16, 17, 100, 299, 300])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_mask_by_number_of_ids(kind, n_ids, first):
+    """Dense and sparse, from any place in memory; nothing beside the row changes."""
+    rng = np.random.default_rng(n_ids)
+    for n_vocab in (300, 2_000):
+        ids = np.sort(rng.choice(n_vocab, n_ids, replace=False))
+        wide = make_row(rng.standard_normal(n_vocab + 40), kind)
+        cells = slice(first, first + n_vocab + 9)
+        expected = wide.form.copy()
+        expected[cells] = make_row([-np.inf], kind).form
+        expected[first + ids] = wide.form[first + ids]
+        cursor_of(ids, n_vocab).mask(wide.form[cells], dtype=wide.dtype)
+        np.testing.assert_array_equal(bits_of(wide.form), bits_of(expected))
 
 
 def test_mask_keeps_every_bit():

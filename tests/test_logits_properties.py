@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from eliza import Trie, argmax_batch, bitmask_batch, mask_batch
 from eliza.errors import NoCandidateError
 from eliza.reference import Reference
-from rows import rows
+from rows import bits_of, rows
 from test_trie_properties import EXITS, V, dense, named, points, sequences, walk
-
-
-def bits_of(x):
-    """Bit patterns: -0.0 is not 0.0, and a NaN equals itself."""
-    return np.ascontiguousarray(x).view(np.uint16 if x.itemsize == 2 else np.uint32)
 
 
 def log_softmax(x, among):

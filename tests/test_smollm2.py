@@ -144,7 +144,7 @@ def blocks(language):
 
 
 def test_the_python_of_the_readme_runs(tmp_path):
-    first, asked, loop = blocks("python")
+    first, asked, piped, loop = blocks("python")
     script = tmp_path / "readme.py"
     script.write_text(
         first.replace('"model.gguf"', repr(PATH))
@@ -152,6 +152,7 @@ def test_the_python_of_the_readme_runs(tmp_path):
         .replace("model.close()\n", "")
         + asked
         + "model.close()\n"
+        + piped.replace('"model.gguf"', repr(PATH))
         + loop.replace("cursor.name  ", "assert cursor.name == 'stop'  "),
         encoding="utf-8",
     )
@@ -161,8 +162,11 @@ def test_the_python_of_the_readme_runs(tmp_path):
         text=True,
         timeout=120,
         check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+    assert re.search(r"topic: (sales|billing)\nurgent: (yes|no)\n", done.stdout)
+    assert (tmp_path / "sorted.slot").stat().st_mode & 0o777 == 0o600
     lines = done.stdout.splitlines()
     assert all(re.match(r"[01]\.\d\d ", line) for line in lines[:3])
     assert "decided" in done.stdout

@@ -44,6 +44,23 @@ __all__ = ["NativeContext", "sequence_limit"]
 _MAX_SEQUENCES = 256
 
 
+_contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+
+
+def _free_locks() -> None:
+    """Give the contexts of a forked child locks that nobody holds.
+
+    They are of no use there, but who uses one is told so, and does not wait for ever
+    for a thread that is not in the child.
+    """
+    for context in list(_contexts):
+        context.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)
+
+
 def sequence_limit(n_vocab: int) -> int:
     """Return how many sequences a context should have.
 
@@ -108,6 +125,7 @@ class NativeContext:
         self._owner: weakref.ref[LlamaSequence] | None = None
         self._make_batch()
         self._finalizer = weakref.finalize(self, _free, lib, pointer)
+        _contexts.add(self)
 
     def _make_batch(self) -> None:
         """Allocate a batch whose arrays are written as slices."""

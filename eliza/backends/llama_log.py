@@ -10,19 +10,30 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import re
 import threading
 from typing import Any
 
+from eliza.logs import get_logger
+
 __all__ = ["collect", "logger", "reason", "release", "take"]
 
-logger = logging.getLogger("eliza.llama_cpp")
+logger = get_logger("eliza.llama_cpp")
 
 #: ggml_log_level to level; 5 continues the line before.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUED = 5
 
-_lock = threading.Lock()
+# Held for a microsecond at a time. A fork waits for it, so that a child finds it free.
+# Reentrant, because the collector may free a model in the middle.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire,
+        after_in_parent=_lock.release,
+        after_in_child=_lock.release,
+    )
 _holders = 0
 _former: tuple[Any, Any] | None = None
 # Never freed: the library may hold its address for as long as the process lives.

@@ -18,6 +18,17 @@ __all__ = ["LlamaVocab"]
 _INT32_MIN = -(2**31)
 
 
+class _Buffers(threading.local):
+    """What the library writes to, one of each for a thread.
+
+    They are kept: new ones for each short text would cost a tenth of its encoding.
+    """
+
+    def __init__(self) -> None:
+        self.ids = (ctypes.c_int32 * 4096)()
+        self.text = ctypes.create_string_buffer(256)
+
+
 class LlamaVocab(Vocab):
     """A vocabulary over llama.cpp's own tokenizer, by way of llama-cpp-python.
 
@@ -40,7 +51,9 @@ class LlamaVocab(Vocab):
 
     Notes
     -----
-    May be used from several threads; a lock guards the buffers.
+    May be used from several threads, and in a forked child: llama.cpp's tokenizers are
+    thread-safe, and each thread has its own buffers. There is no lock that a thread
+    could hold while the process forks.
     """
 
     def __init__(self, pointer: int, *, keep_alive: object = None) -> None:
@@ -54,10 +67,7 @@ class LlamaVocab(Vocab):
             | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
             | llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
         )
-        # Made once: a new one for each short text would cost a tenth of its encoding.
-        self._lock = threading.Lock()
-        self._id_buffer = (ctypes.c_int32 * 4096)()
-        self._byte_buffer = ctypes.create_string_buffer(256)
+        self._buffers = _Buffers()
         bos = llama_cpp.llama_vocab_bos(pointer)
         super().__init__(
             llama_cpp.llama_vocab_n_tokens(pointer),
@@ -67,15 +77,14 @@ class LlamaVocab(Vocab):
 
     def _encode(self, text: str, special: bool) -> list[int]:
         data = text.encode()
-        with self._lock:
-            ids = self._id_buffer
+        ids = self._buffers.ids
+        n = self._tokenize(data, ids, special)
+        if n < 0:
+            if n == _INT32_MIN:
+                raise InvalidArgument(f"a text of {len(data)} bytes is too long")
+            ids = (ctypes.c_int32 * -n)()
             n = self._tokenize(data, ids, special)
-            if n < 0:
-                if n == _INT32_MIN:
-                    raise InvalidArgument(f"a text of {len(data)} bytes is too long")
-                ids = (ctypes.c_int32 * -n)()
-                n = self._tokenize(data, ids, special)
-            return ids[:n]
+        return ids[:n]
 
     def _tokenize(
         self, data: bytes, ids: ctypes.Array[ctypes.c_int32], special: bool
@@ -89,13 +98,12 @@ class LlamaVocab(Vocab):
 
     def _piece(self, token: int) -> bytes:
         to_piece = self._llama.llama_token_to_piece
-        with self._lock:
-            buffer = self._byte_buffer
+        buffer = self._buffers.text
+        n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
+        if n < 0:  # minus the size that is needed
+            buffer = ctypes.create_string_buffer(-n)
             n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
-            if n < 0:  # minus the size that is needed
-                buffer = ctypes.create_string_buffer(-n)
-                n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
-            return ctypes.string_at(buffer, n)
+        return ctypes.string_at(buffer, n)
 
     def _is_special(self, token: int) -> bool:
         return bool(self._attribute(token) & self._special_bits) or bool(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eliza.choosing.request import generator
+from eliza.frozen import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,8 +93,7 @@ class Ranking:
         return f"<Ranking {self.kind} {{{shown}{more}}}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """What an answer cost.
 
     Attributes
@@ -124,8 +123,7 @@ class Stats:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Frozen):
     """The choice that was made.
 
     Attributes
@@ -156,6 +154,19 @@ class Answer:
         The choice that was made; `value`, unless abstained.
     """
 
+    __slots__ = (  # noqa: RUF023 (the order in which they are shown)
+        "value",
+        "index",
+        "logprob",
+        "probability",
+        "probability_bounds",
+        "margin",
+        "ranking",
+        "abstained",
+        "stats",
+        "choice",
+        "_way",
+    )
     value: Any
     index: int | None
     logprob: float
@@ -166,7 +177,35 @@ class Answer:
     abstained: bool
     stats: Stats
     choice: Any
-    _way: Callable[[], tuple[Link, ...]] = field(repr=False, compare=False)
+    _way: Callable[[], tuple[Link, ...]]
+
+    def __init__(
+        self,
+        value: Any,
+        index: int | None,
+        logprob: float,
+        probability: float | None,
+        probability_bounds: tuple[float, float] | None,
+        margin: float | None,
+        ranking: Ranking | None,
+        abstained: bool,
+        stats: Stats,
+        choice: Any,
+        _way: Callable[[], tuple[Link, ...]],
+    ) -> None:
+        self._set(
+            value,
+            index,
+            logprob,
+            probability,
+            probability_bounds,
+            margin,
+            ranking,
+            abstained,
+            stats,
+            choice,
+            _way,
+        )
 
     @property
     def links(self) -> tuple[Link, ...]:

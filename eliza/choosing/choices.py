@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,6 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Choices:
     """A set of choices in the caller's order.
 
@@ -43,11 +41,21 @@ class Choices:
         none, in leaf order.
     """
 
-    texts: tuple[str, ...]
-    values: tuple[Any, ...]
-    index: tuple[int, ...]
-    given: tuple[int, ...]
-    trie: Trie | None = None
+    __slots__ = ("given", "index", "texts", "trie", "values")
+
+    def __init__(
+        self,
+        texts: tuple[str, ...],
+        values: tuple[Any, ...],
+        index: tuple[int, ...],
+        given: tuple[int, ...],
+        trie: Trie | None = None,
+    ) -> None:
+        self.texts = texts
+        self.values = values
+        self.index = index
+        self.given = given
+        self.trie = trie
 
     @classmethod
     def parse(cls, given: Any, n_vocab: int) -> Choices:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Placed", "Prior", "answer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Choices as ids after a prompt.
 
     Attributes
@@ -105,8 +103,7 @@ class Placed:
         return [self.trie.tokens(leaf) for leaf in range(len(self.trie))]
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(NamedTuple):
     """What the choices score without the input, and what computing that took.
 
     Attributes

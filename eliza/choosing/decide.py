@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eliza.choosing.answer import Ranked, Ranking
 from eliza.choosing.request import generator
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "decide", "path_counts", "rank"]
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A leaf and what was learnt on the way to it.
 
     Attributes
@@ -79,7 +77,8 @@ def decide(
         with timeline.branching() as row:
             if request.ranking is not None:
                 whole = request.ranking == "whole"
-                likelihoods = score_all(Tree(timeline), cursor, row, trail, whole=whole)
+                tree = Tree(timeline, narrow=not whole)
+                likelihoods = score_all(tree, cursor, row, trail, whole=whole)
             if exact and request.ranking == "whole" and likelihoods is not None:
                 made = _best(likelihoods, policy)
             elif exact:
@@ -96,8 +95,7 @@ def decide(
                 made = Decision(found.leaf, found.logprob, found.probability_bounds)
     if made is None:
         made = _walk(session, cursor.copy(), request, trail)
-    made.likelihoods = likelihoods
-    return made
+    return made if likelihoods is None else made._replace(likelihoods=likelihoods)
 
 
 def _best(likelihoods: dict[int, float], policy: Policy) -> Decision:
@@ -128,7 +126,7 @@ def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> D
         trail.weigh(cursor, row)
         return pick(row)
 
-    session.set_constraint(cursor, weigh_and_pick)
+    session.set_constraint(cursor, weigh_and_pick, narrow=True)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole

@@ -2,17 +2,15 @@
 
 A whole likelihood is a sum over all ids of a choice, so that long and rare choices
 score low. A policy corrects for that: it divides by a length, subtracts what the choice
-scores without the input, or adds a weight of the caller's. The search needs to know,
-for a branch whose ids so far have a likelihood, how well its best choice can still
-score.
+scores without the input, or adds a weight of the caller's. `eliza._frontier` has how
+well the choices below a branch can still score.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "Policy", "log_weights", "make_policy"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """Score = likelihood / length - prior + weight; what is None is left out.
 
     Attributes
@@ -63,28 +60,6 @@ class Policy:
         if self.weight is not None:
             logprob += float(self.weight[leaf])
         return logprob
-
-    def bound(self, logprob: float, low: int, high: int) -> float:
-        """Return what no leaf of [low, high) can exceed.
-
-        `logprob` is the likelihood of the ids that they share; further ids can only
-        lower it.
-        """
-        if self.length is not None:
-            logprob /= float(self.length[low:high].max())
-        if self.prior is not None:
-            logprob -= float(self.prior[low:high].min())
-        if self.weight is not None:
-            logprob += float(self.weight[low:high].max())
-        return logprob
-
-    def mass(self, logprob: float, bound: float, remaining: int) -> float:
-        """Return the log of what the exponentials of all scores below cannot exceed.
-
-        Likelihoods below a branch sum to at most its own; divided by lengths they do
-        not, so that there each leaf counts with the bound.
-        """
-        return bound if self.length is None else bound + math.log(remaining)
 
 
 PLAIN = Policy()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ RANKINGS = ("masked", "whole")
 NORMALIZATIONS = ("none", "tokens", "bytes", "prior")
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(NamedTuple):
     """How an id is drawn from those allowed; the defaults take nothing away.
 
     Attributes
@@ -37,7 +35,9 @@ class Sampling:
     min_p: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+PLAIN_DRAW = Sampling()
+
+
 class Request:
     """The options of `Model.choose`; see there.
 
@@ -47,19 +47,48 @@ class Request:
         An option has a value that it does not take, or makes no sense beside another.
     """
 
-    method: str = "exact"
-    ranking: str | None = None
-    normalize: str = "none"
-    prior_prompt: Any = None
-    weights: Any = None
-    threshold: float | None = None
-    default: Any = None
-    sampling: Sampling = Sampling()
-    rng: Any = None
-    delta: float | None = None
-    spelling: str = "canonical"
+    __slots__ = (
+        "default",
+        "delta",
+        "method",
+        "normalize",
+        "prior_prompt",
+        "ranking",
+        "rng",
+        "sampling",
+        "spelling",
+        "threshold",
+        "weights",
+    )
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        method: str = "exact",
+        ranking: str | None = None,
+        normalize: str = "none",
+        prior_prompt: Any = None,
+        weights: Any = None,
+        threshold: float | None = None,
+        default: Any = None,
+        sampling: Sampling = PLAIN_DRAW,
+        rng: Any = None,
+        delta: float | None = None,
+        spelling: str = "canonical",
+    ) -> None:
+        self.method = method
+        self.ranking = ranking
+        self.normalize = normalize
+        self.prior_prompt = prior_prompt
+        self.weights = weights
+        self.threshold = threshold
+        self.default = default
+        self.sampling = sampling
+        self.rng = rng
+        self.delta = delta
+        self.spelling = spelling
+        self._check()
+
+    def _check(self) -> None:
         _one_of("method", self.method, METHODS)
         if self.ranking is not None:
             _one_of("ranking", self.ranking, RANKINGS)
@@ -114,7 +143,7 @@ class Request:
 
     def _check_sampling(self) -> None:
         chosen = self.sampling
-        if self.method != "sample" and (chosen != Sampling() or self.rng is not None):
+        if self.method != "sample" and (chosen != PLAIN_DRAW or self.rng is not None):
             raise InvalidArgument(
                 "temperature, top_k, top_p, min_p and rng are for method='sample', "
                 f"not {self.method!r}"

@@ -10,11 +10,12 @@ with one id: on a CPU a batch costs by the id, and ids of branches that lose are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from eliza._frontier import Frontier
 from eliza.choosing.tree import Node, Tree
 from eliza.errors import NoCandidateError
 
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from eliza.choosing.policy import Policy
     from eliza.choosing.trail import Trail
 
+    Branch = tuple[int, Any, Cursor, float]
+
 __all__ = ["Found", "best_whole", "score_all"]
 
 
-@dataclass(slots=True)
-class Found:
+class Found(NamedTuple):
     """What a search for the best whole choice came back with.
 
     Attributes
@@ -48,106 +50,6 @@ class Found:
     leaf: int
     logprob: float
     probability_bounds: tuple[float, float]
-
-
-@dataclass(slots=True)
-class _Branch:
-    """Ids that have a likelihood but no logits after them yet."""
-
-    logprob: float
-    token: int
-    parent: Node | None
-    before: Cursor  # the constraint before `token`
-    bound: float  # what no choice below can score more than
-    mass: float  # log of what the choices below can have together
-
-    def after(self) -> Cursor:
-        """Return the constraint after the id."""
-        cursor = self.before.copy()
-        cursor.accept(self.token)
-        return cursor
-
-    def nodes(self, whole: bool) -> list[Node]:
-        """Return the nodes to decode: the id, or its whole forced run."""
-        cursor = self.after()
-        nodes = [Node(self.token, self.parent, cursor.copy(), self.logprob)]
-        if whole:
-            for token in cursor.forced().tolist():
-                cursor.accept(token)
-                if cursor.done:  # nothing is to be decided after the last id
-                    break
-                nodes.append(Node(token, nodes[-1], cursor.copy()))
-        return nodes
-
-
-class _Search:
-    """Complete choices with their scores, and branches with their bounds."""
-
-    def __init__(self, policy: Policy, trail: Trail) -> None:
-        self.policy = policy
-        self.trail = trail
-        self.scores: dict[int, float] = {}
-        self.open: list[_Branch] = []
-        self.idle: list[_Branch] = []  # cannot win any more
-        self.leaf = -1
-        self.logprob = self.best = -math.inf
-
-    def reveal(self, cursor: Cursor, row: Row, node: Node | None, base: float) -> None:
-        """Take in the logits at one point: complete choices and new branches."""
-        self.trail.weigh(cursor, row)
-        values = _logprobs(cursor, row, whole=True) + base
-        ids, leaves = cursor.allowed(), cursor.completes()
-        for leaf, logprob in complete_leaves(leaves, values):
-            score = self.scores[leaf] = self.policy.score(leaf, logprob)
-            if score > self.best or (score == self.best and leaf < self.leaf):
-                self.best, self.leaf, self.logprob = score, leaf, logprob
-        goes_on = (leaves < 0) & (values > -math.inf)
-        for token, logprob in zip(
-            ids[goes_on].tolist(), values[goes_on].tolist(), strict=True
-        ):
-            branch = _Branch(logprob, token, node, cursor, logprob, logprob)
-            if not self.policy.plain:
-                after = branch.after()
-                branch.bound = self.policy.bound(logprob, *after.leaf_range)
-                branch.mass = self.policy.mass(logprob, branch.bound, after.remaining())
-            self.open.append(branch)
-
-    def prune(self) -> None:
-        """Set the branches aside that cannot win any more; sort the others."""
-        can_win = []
-        for branch in self.open:
-            if branch.bound > self.best or (
-                branch.bound == self.best
-                and branch.after().leaf_range[0] < self.leaf  # it may tie
-            ):
-                can_win.append(branch)
-            else:
-                self.idle.append(branch)
-        can_win.sort(key=lambda branch: -branch.bound)
-        self.open = can_win
-
-    def promising(self, delta: float) -> list[_Branch]:
-        """Remove and return the branches near the best bound, the best one first."""
-        least = self.open[0].bound - delta
-        n = sum(branch.bound >= least for branch in self.open)
-        taken, self.open = self.open[:n], self.open[n:]
-        return taken
-
-    def weighty(self, delta: float) -> list[_Branch]:
-        """Remove and return the branches that could hold the most, the best first."""
-        self.idle.sort(key=lambda branch: -branch.mass)
-        least = self.idle[0].mass - delta
-        n = sum(branch.mass >= least for branch in self.idle)
-        taken, self.idle = self.idle[:n], self.idle[n:]
-        return taken
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Between what and what the best choice's share of all choices lies."""
-        known = _log_sum(list(self.scores.values()))
-        rest = _log_sum([branch.mass for branch in self.open + self.idle])
-        low = math.exp(self.best - float(np.logaddexp(known, rest)))
-        return low, math.exp(self.best - known)
 
 
 def best_whole(
@@ -188,39 +90,54 @@ def best_whole(
     NoCandidateError
         No choice has a likelihood above zero.
     """
-    search = _Search(policy, trail)
+    search = Frontier(policy.length, policy.prior, policy.weight)
+    trail.weigh(cursor, row)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
     delta /= policy.scale
-    while search.open:
-        _expand(search, tree, search.promising(delta))
+    while search.n_open:
+        _expand(search, tree, search.promising(delta), trail)
     if search.leaf < 0:
         raise NoCandidateError(
             "the model gives every permitted choice a probability of zero, or NaN"
         )
-    bounds = search.bounds
-    while threshold is not None and search.idle and bounds[0] < threshold <= bounds[1]:
-        _expand(search, tree, search.weighty(delta))
-        bounds = search.bounds
+    bounds = search.share()
+    while (
+        threshold is not None and search.n_idle and bounds[0] < threshold <= bounds[1]
+    ):
+        _expand(search, tree, search.weighty(delta), trail)
+        bounds = search.share()
     return Found(search.leaf, search.logprob, bounds)
 
 
-def _expand(search: _Search, tree: Tree, branches: list[_Branch]) -> None:
+def _expand(search: Frontier, tree: Tree, branches: list[Branch], trail: Trail) -> None:
     """Decode branches: the first with its whole forced run, the others one id far."""
-    batch: list[Node] = []
-    ends: set[Node] = set()
-    for i, branch in enumerate(branches):
-        nodes = branch.nodes(whole=i == 0)
-        batch += nodes
-        ends.add(nodes[-1])
-    following = {node.parent: node for node in batch if node.parent is not None}
-    for node, logits in tree.expand(batch):
-        if node in ends:
+    batch = [Node(*branch) for branch in branches]
+    run = _forced_run(batch[0])
+    following = dict(pairwise(run))
+    for node, logits in tree.expand(run + batch[1:]):
+        after = following.get(node)
+        if after is None:
+            trail.weigh(node.cursor, logits)
             search.reveal(node.cursor, logits, node, node.score)
         else:
-            step = float(_logprobs(node.cursor, logits, whole=True)[0])
-            following[node].score = node.score + step
+            after.score = node.score + search.step(node.cursor, logits)
     search.prune()
+
+
+def _forced_run(node: Node) -> list[Node]:
+    """Return a node and those of the ids that are forced after it.
+
+    Nothing is to be decoded after the last id of a choice.
+    """
+    run = [node]
+    for token in node.cursor.forced().tolist():
+        cursor = run[-1].cursor.copy()
+        cursor.accept(token)
+        if cursor.done:
+            break
+        run.append(Node(token, run[-1], cursor))
+    return run
 
 
 def score_all(

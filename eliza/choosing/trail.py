@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eliza.errors import NoCandidateError
 
@@ -27,8 +26,7 @@ __all__ = ["Event", "Link", "Trail"]
 KEPT_OPTIONS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that `choose` did; given to `trace=` as it happens.
 
     Attributes
@@ -53,8 +51,7 @@ class Event:
     options: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """A piece of the way to an answer.
 
     Attributes
@@ -96,7 +93,7 @@ class Trail:
     def __init__(self, start: float, trace: Callable[[Event], Any] | None) -> None:
         self._start = start
         self._trace = trace
-        self._points: dict[Path, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._weighed: list[tuple[Cursor, NDArray[Any]]] = []
 
     def decoded(self, positions: int) -> None:
         """Note a batch."""
@@ -106,22 +103,22 @@ class Trail:
 
     def weigh(self, cursor: Cursor, row: Row) -> None:
         """Note a point, if choices part there."""
-        ids = cursor.allowed()
-        if len(ids) < 2:
-            return
         try:
             logprobs = cursor.logprobs(row)
         except NoCandidateError:  # nothing can follow here: no way to an answer
             return
-        path = cursor.path
-        self._points[path] = ids, logprobs
+        if len(logprobs) < 2:
+            return
+        # What else is to be known of the point can be asked for later; few do.
+        self._weighed.append((cursor.copy(), logprobs))
         if self._trace is not None:
+            ids = cursor.allowed().tolist()
             options = tuple(
                 (token, math.exp(x))
-                for token, x in zip(ids.tolist(), logprobs.tolist(), strict=True)
+                for token, x in zip(ids, logprobs.tolist(), strict=True)
             )
             seconds = time.perf_counter() - self._start
-            self._trace(Event("weighed", seconds, path=path, options=options))
+            self._trace(Event("weighed", seconds, path=cursor.path, options=options))
 
     def links(
         self, vocab: Vocab, root: Cursor, path: Sequence[int], leaf: int
@@ -129,6 +126,7 @@ class Trail:
         """Return the way from the root along the ids of a leaf, to its end."""
         links: list[Link] = []
         forced: list[int] = []
+        points = {at.path: (at.allowed(), x) for at, x in self._weighed}
 
         def flush() -> None:
             if forced:
@@ -136,7 +134,7 @@ class Trail:
                 forced.clear()
 
         for n, token in enumerate(path):
-            point = self._points.get(tuple(path[:n]))
+            point = points.get(tuple(path[:n]))
             if point is None:
                 forced.append(token)
                 continue
@@ -145,7 +143,7 @@ class Trail:
             taken = {ids.index(token)}
             links.append(_decided(vocab, ids, logprobs, taken, (token,)))
         flush()
-        point = self._points.get(tuple(path))
+        point = points.get(tuple(path))
         if point is not None:  # others continue the choice: ending it was a decision
             end = root.copy()
             for token in path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +158,6 @@ def _as_json(answer: Answer) -> str:
             "margin": answer.margin,
             "abstained": answer.abstained,
             "ranking": None if ranking is None else [r._asdict() for r in ranking],
-            "stats": asdict(answer.stats),
+            "stats": answer.stats._asdict(),
         }
     ).decode()

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eliza.model import Model, load
+from eliza.loading import load
+from eliza.model import Model
 
 if TYPE_CHECKING:
     import argparse

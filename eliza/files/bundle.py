@@ -207,11 +207,11 @@ class Bundle:
             if found:
                 names = ", ".join(path.name for path in found[:8])
                 raise BundleError(
-                    f"{self} has {len(found)} .{kind} files: {names}; give the one "
-                    "that is meant"
+                    f"{self} has {len(found)} times {KINDS[kind]}: {names}; give the "
+                    "one that is meant"
                 )
-        wanted = " or ".join(f".{kind}" for kind in kinds)
-        raise BundleError(f"{self} has no {wanted} file; it holds {self.content()}")
+        wanted = " or ".join(KINDS[kind] for kind in kinds)
+        raise BundleError(f"{self} has no {wanted}; it holds {self.content()}")
 
     def gguf(self, n_ctx: int | None = None) -> Path:
         """Return the one file that llama.cpp is to load.

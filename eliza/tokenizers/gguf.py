@@ -83,7 +83,7 @@ class GgufTokenizer:
         self.adds_bos &= self.bos is not None
         template = metadata.get("tokenizer.chat_template")
         self.chat_template: str | None = template or None
-        names = "eos eot eom fim_pad fim_rep fim_sep".split()
+        names = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
         known = [t for t in map(self._token, names) if t is not None]
         special = {i for i, t in enumerate(types) if t in (_UNKNOWN, _CONTROL, _UNUSED)}
         ids = {text: i for i, text in enumerate(self.texts)}
@@ -226,11 +226,8 @@ class GgufTokenizer:
         ranked: list[tuple[float, int, str, str]] = []
         by_score: dict[float, str] = {}
         for token, text in enumerate(self.texts):
-            pairs = [
-                (text[:at], text[at:])
-                for at in range(1, len(text))
-                if self._joins(text[:at]) and self._joins(text[at:])
-            ]
+            cuts = ((text[:at], text[at:]) for at in range(1, len(text)))
+            pairs = [pair for pair in cuts if self._can_merge(*pair)]
             if not pairs:
                 continue
             score = float(scores[token])
@@ -244,14 +241,18 @@ class GgufTokenizer:
         ranked.sort()
         return [(left, right) for _, _, left, right in ranked]
 
-    def _joins(self, text: str) -> bool:
-        """Whether a text can be a part that is merged: an id, or one character."""
-        if len(text) == 1 and text not in self._ids:
+    def _can_merge(self, left: str, right: str) -> bool:
+        """Whether two parts of a piece can come to stand side by side."""
+        ids, parts = self._ids, (left, right)
+        if not all(part in ids or len(part) == 1 for part in parts):
+            return False
+        lacking = [part for part in parts if part not in ids]
+        if lacking:
             raise NotSupported(
-                f"{text!r} is part of a piece and has no id: a tokenizer.json cannot "
-                "merge it"
+                f"{lacking[0]!r} is part of the piece {left + right!r} and has no id: "
+                "a tokenizer.json cannot merge it"
             )
-        return text in self._ids
+        return True
 
 
 def _bpe(vocab: dict[str, int], merges: list[Any], **options: object) -> dict[str, Any]:

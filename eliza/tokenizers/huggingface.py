@@ -28,13 +28,13 @@ class HuggingFaceVocab(Vocab):
     data : bytes
         The file.
     bos : int or str, optional
-        The id at the beginning of a text, or its text. By default the one that the file's own
-        template puts there.
+        The id at the beginning of a text, or its text. By default the one that the
+        file's own template puts there.
     adds_bos : bool, optional
         Whether a prompt begins with it. By default whether the template says so.
     eos : iterable of int or str
-        Ids that end a generation, or their texts; those that do so by their text need not be given.
-        The first is the `eos_token` of a chat template.
+        Ids that end a generation, or their texts; those that do so by their text need
+        not be given. The first is the `eos_token` of a chat template.
     n_vocab : int, optional
         The number of ids that the model knows; at least as many as the file has.
 
@@ -92,7 +92,7 @@ class HuggingFaceVocab(Vocab):
 
     @once
     def _parsing(self) -> Any:
-        """The same tokenizer, for texts in which special ids may be written.
+        """Make the tokenizer for texts in which special ids may be written.
 
         Which of the two it is, is a switch of the whole object, not of a call.
         """

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eliza.errors import BundleError, InvalidType
+from eliza.tokenizers.huggingface import HuggingFaceVocab
+from eliza.tokenizers.sentencepiece import SentencePieceVocab
 from eliza.vocab import Vocab
 
 __all__ = ["Companions", "read_vocab"]
@@ -39,8 +41,8 @@ def read_vocab(
         Whether a prompt begins with it. By default what the tokenizer says; a
         SentencePiece model says nothing, and does.
     eos : iterable of int or str, optional
-        Ids that end a generation, or their texts, the `eos_token` of a chat template first. Those that
-        do so by their text, such as `<|im_end|>`, need not be given.
+        Ids that end a generation, or their texts, the `eos_token` of a chat template
+        first. Those that do so by their text, such as `<|im_end|>`, need not be given.
     n_vocab : int, optional
         The number of ids that the model knows. Those that the tokenizer has no text for
         are special.
@@ -68,12 +70,7 @@ def read_vocab(
             f"a tokenizer is read from a path or bytes, not from {source!r}"
         )
     is_json = data.lstrip()[:1] == b"{"
-    kind: Any
-    if is_json:
-        from eliza.tokenizers.huggingface import HuggingFaceVocab as kind
-    else:
-        from eliza.tokenizers.sentencepiece import SentencePieceVocab as kind
-    vocab: Vocab = kind(
+    vocab: Vocab = (HuggingFaceVocab if is_json else SentencePieceVocab)(
         data,
         bos=beside.bos if bos is None else bos,
         adds_bos=beside.adds_bos if adds_bos is None else adds_bos,

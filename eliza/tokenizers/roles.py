@@ -12,30 +12,35 @@ from typing import NamedTuple
 
 __all__ = ["Roles", "roles"]
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: What ends a turn or a text.
-_TURN_ENDS = frozenset(
+_TURN_ENDS = _words(
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> "
     "<end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] "
-    "<|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response>".split()
-)
-#: What ends a piece of code to be filled in: of each line, one.
-_FILL_ENDS = (
-    ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>"),
-    ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-    ("<|file_sep|>",),
+    "<|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response>"
 )
 #: Ends a text, where nothing else ends a turn.
-_TEXT_ENDS = frozenset(["<｜end▁of▁sentence｜>"])
-_TURN_MARKS = frozenset(["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"])
+_TEXT_ENDS = _words("<\uff5cend\u2581of\u2581sentence\uff5c>")
+_TURN_MARKS = _words("<|eot_id|> <|im_end|> <|end|> <end_of_turn>")
+#: What ends a piece of code to be filled in.
+_FILL_ENDS = _words(
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> <|fim_repo|> <|repo_name|> <fim-repo> "
+    "<REPO> <reponame> <|file_sep|>"
+)
 #: What surrounds code to be filled in.
-_FILL_MARKS = frozenset(
-    "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> "
-    "<|code_prefix|> <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> "
-    "▁<SUF> <|code_suffix|> <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> "
-    "<MID> ▁<MID> <|code_middle|>".split()
+_FILL_MARKS = _words(
+    "<|fim_prefix|> <fim-prefix> <fim_prefix> <\uff5cfim\u2581begin\uff5c> <PRE> "
+    "\u2581<PRE> <|code_prefix|> <|fim_suffix|> <fim-suffix> <fim_suffix> "
+    "<\uff5cfim\u2581hole\uff5c> <SUF> \u2581<SUF> <|code_suffix|> <|fim_middle|> "
+    "<fim-middle> <fim_middle> <\uff5cfim\u2581end\uff5c> <MID> \u2581<MID> "
+    "<|code_middle|>"
 )
 #: What is text that a tokenizer knows as one id, whatever a file says.
-_TEXT = frozenset("<|channel|> <|message|> <|start|> <|constrain|>".split())
+_TEXT = _words("<|channel|> <|message|> <|start|> <|constrain|>")
 
 
 class Roles(NamedTuple):
@@ -59,11 +64,9 @@ def roles(
     ends : iterable of int
         Those that its file says end a text.
     """
-    found = {text for text in _TURN_ENDS if text in ids}
+    found = {text for text in _TURN_ENDS | _FILL_ENDS if text in ids}
     if not found & _TURN_MARKS:
         found |= {text for text in _TEXT_ENDS if text in ids}
-    for line in _FILL_ENDS:
-        found |= {text for text in line if text in ids}
     ordinary = {text for text in _TEXT if text in ids}
     if found & {"<|call|>", "<|calls|>"} and found & {"<|return|>", "<|flush|>"}:
         ordinary |= found & {"<|end|>"}  # there it ends a message within the answer

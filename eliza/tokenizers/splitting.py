@@ -22,27 +22,23 @@ def _modern(digits: str) -> str:
     return rf"{_CONTRACTED}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{_BREAKS}"
 
 
+_THREE_DIGITS = ("llama-bpe", "llama3", "llama-v3", "pixtral")
+
 #: What llama.cpp calls them, with the expressions that cut a text, one after the other.
 _RULES: dict[str, tuple[str, ...]] = {
-    "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum olmo "
-    "mpt jais trillion granite-docling exaone4": (_GPT2,),
-    "smollm starcoder refact command-r codeshell exaone minerva-7b": (
-        r"\p{N}",
-        _GPT2,
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "jais"), (_GPT2,)),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"),
+        (r"\p{N}", _GPT2),
     ),
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": (
-        _modern(r"\p{N}{1,3}"),
-    ),
-    "dbrx smaug-bpe glm4 chatglm-bpe": (_modern(r"\p{N}{1,3}"),),
-    "qwen2 deepseek-r1-qwen kormo stablelm2 hunyuan megrez grok-2": (
-        _modern(r"\p{N}"),
+    **dict.fromkeys(_THREE_DIGITS, (_modern(r"\p{N}{1,3}"),)),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), (_modern(r"\p{N}{1,3}"),)),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), (_modern(r"\p{N}"),)
     ),
 }
 #: Those that take a word of the vocabulary whole, before any merge.
-_WHOLE_WORDS = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2".split()
-)
-_BY_NAME = {name: rule for names, rule in _RULES.items() for name in names.split()}
+_WHOLE_WORDS = frozenset(_THREE_DIGITS)
 
 
 class Rule:
@@ -59,7 +55,7 @@ class Rule:
 
     def __init__(self, name: str) -> None:
         self.steps: list[dict[str, Any]] = [
-            split(expression) for expression in _BY_NAME[name]
+            split(expression) for expression in _RULES[name]
         ]
         self.steps.append(
             {
@@ -91,9 +87,9 @@ def rule(name: str) -> Rule:
     NotSupported
         It is not one of those that are known to come out the same.
     """
-    if name not in _BY_NAME:
+    if name not in _RULES:
         raise NotSupported(
             f"the pre-tokenizer {name!r} is not one that can be written as a "
-            f"tokenizer.json; those are {', '.join(sorted(_BY_NAME))}"
+            f"tokenizer.json; those are {', '.join(sorted(_RULES))}"
         )
     return Rule(name)

@@ -1,0 +1,1 @@
+"""Nothing to cimport: what is here exists to be timed from Python."""
