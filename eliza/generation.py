@@ -84,6 +84,7 @@ class Generation:
         draft_max: int = 1,
     ) -> None:
         self.timeline = timeline
+        timeline.on_lost = self._forget
         self.vocab = vocab
         self.sampler = sampler
         self.max_tokens = max_tokens
@@ -103,6 +104,11 @@ class Generation:
         self.ids: list[int] = []
         self.finish: str | None = None
         self.text.reset()
+
+    def _forget(self) -> None:
+        """Drop what stood above ids that the runtime lost; what binds, binds anew."""
+        self.restart()
+        self.rewind()
 
     @property
     def history(self) -> list[int]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeline"]
 
+_EMPTY = "The session is empty now: it cannot be cut back."
+
 
 class Timeline:
     """Ids that a runtime holds, and the logits after the last of them.
@@ -41,6 +43,9 @@ class Timeline:
         Batches given to the runtime so far, and the ids computed in them.
     on_pass : callable or None
         Called with the number of ids after each batch.
+    on_lost : callable or None
+        Called when the runtime has lost ids that were committed: what stands above them
+        elsewhere is void.
     """
 
     def __init__(self, sequence: Sequence, capabilities: Capabilities) -> None:
@@ -49,6 +54,7 @@ class Timeline:
         self.passes = 0
         self.positions = 0
         self.on_pass: Callable[[int], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
         self._ledger = Ledger()
         self._has_row = False
         self._row_at = 0
@@ -124,7 +130,8 @@ class Timeline:
             if self.cut_back(start):
                 self._kept_row = row
             else:
-                error.add_note("The session is empty now: it cannot be cut back.")
+                self._lose()
+                error.add_note(_EMPTY)
             raise
 
     def _report_pieces(
@@ -139,14 +146,27 @@ class Timeline:
             report(stop, end)
 
     def append(self, ids: list[int]) -> None:
-        """Decode ids; nothing changes if that fails."""
-        self._has_row = False  # a decode that fails may have computed a piece
-        self.sequence.decode(ids)
+        """Decode ids; nothing changes if that fails.
+
+        A runtime that cannot cut may be empty then, and with it the timeline; a note on
+        the error says so.
+        """
+        self._compute(self.sequence.decode, ids)
         self._ledger.extend(ids)
         self.count(len(ids))
         self._has_row = True
         self._row_at = 0
         self._kept_row = None
+
+    def _compute(self, decode: Callable[[list[int]], None], ids: list[int]) -> None:
+        self._has_row = False  # a decode that fails may have computed a piece
+        try:
+            decode(ids)
+        except BaseException as error:
+            if self.sequence.position < self.position:
+                self.realign()
+                error.add_note(_EMPTY)
+            raise
 
     def attempt(self, ids: list[int]) -> None:
         """Decode ids that may not stay, with a row after each; nothing is committed.
@@ -154,9 +174,8 @@ class Timeline:
         `commit` follows. A failure in between leaves ids in the runtime that are not in
         the ledger; `realign` drops them.
         """
-        self._has_row = False
         self._trial = []
-        self.sequence.decode_many(ids)
+        self._compute(self.sequence.decode_many, ids)
         self._kept_row = None
         self._trial = ids
         self.count(len(ids))
@@ -281,6 +300,13 @@ class Timeline:
             return
         if held > self.position:
             self.sequence.truncate(self.position if self.capabilities.truncate else 0)
+        lost = self.sequence.position < self.position
         self._ledger.cut(self.sequence.position)
         self._has_row = False
         self._kept_row = None
+        if lost:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
