@@ -75,6 +75,7 @@ cdef class Frontier:
     cdef readonly double best
     cdef readonly double logprob
     cdef readonly int64_t leaf
+    cdef readonly double lead
 
     cdef int room_for(self, index_t n) except -1
     cdef int score(self, index_t leaf, double logprob) except -1

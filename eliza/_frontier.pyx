@@ -156,6 +156,9 @@ cdef class Frontier:
         The choice that has it, the lowest of equals; -1 if there is none.
     logprob : float
         Its likelihood.
+    lead : float
+        By how much the first of the last `promising` branches is better than all that
+        it could lose to: the next branch, and the best choice.
     """
 
     def __cinit__(self, length=None, prior=None, weight=None):
@@ -360,8 +363,16 @@ cdef class Frontier:
             The id, the point that it leads on from, the constraint after it, and the
             likelihood of the ids up to it.
         """
+        cdef double other = self.best
+        cdef int64_t i
         if not branches_take(&self.open, delta, False, &self.taken):
             raise OutOfMemory("no memory for the branches of a batch")
+        if self.taken.n > 1:
+            other = max(other, self.taken.data[1].bound)
+        else:
+            for i in range(self.open.n):
+                other = max(other, self.open.data[i].bound)
+        self.lead = self.taken.data[0].bound - other
         return self.handles()
 
     def weighty(self, double delta):
