@@ -44,7 +44,7 @@ class LlamaSequence:
         self._rows: NDArray[np.float32] | None = None
         with context.lock:
             context.check_open()
-            self._id = context.enter(self)
+            self._id = context.enter()
             self._closed = False
 
     def __del__(self) -> None:
@@ -103,8 +103,7 @@ class LlamaSequence:
             try:
                 for piece in _pieces(tokens, context.n_batch):
                     self._pause()
-                    at = np.arange(end, end + len(piece), dtype=np.int32)
-                    context.run(self, piece, at, self._id, all_rows)
+                    context.run(self, piece, end, self._id, all_rows)
                     end += len(piece)
                 n = len(piece)
                 rows = context.rows(0, n) if all_rows else context.rows(n - 1, 1)
@@ -114,6 +113,7 @@ class LlamaSequence:
                 raise
             self._position = end
             self._rows = rows
+            context.cells[self._id] = self._position
 
     def truncate(self, n: int) -> None:
         """Drop everything after the first n ids, and the tree. Rows become invalid.
@@ -152,6 +152,7 @@ class LlamaSequence:
         if not done:
             lib.llama_memory_seq_rm(memory, self._id, -1, -1)
         self._position = n if done else 0
+        self._context.cells[self._id] = self.cells
         return done
 
     # The tree
@@ -192,8 +193,9 @@ class LlamaSequence:
             try:
                 self._pause()
                 self._begin(growth)
-                at = np.array(growth.depths, np.int32) + (self._position - 1)
-                context.run(self, tokens, at, growth.owners, all_rows=True)
+                context.run_tree(
+                    self, tokens, growth.depths, self._position, growth.owners
+                )
                 rows = context.rows(0, len(tokens))
             except BaseException:
                 self._undo(growth)
@@ -201,6 +203,7 @@ class LlamaSequence:
             del context.free_ids[len(context.free_ids) - len(growth.begun) :]
             tree.add(growth)
             self._rows = rows
+            context.cells[self._id] = self.cells
 
     def _begin(self, growth: Growth) -> None:
         """Add the new ids to the cells of the paths that they continue."""
@@ -227,6 +230,7 @@ class LlamaSequence:
                 tree, self._tree = self._tree, Tree()
                 self._rows = None
                 self._context.drop(tree.ids)
+                self._context.cells[self._id] = self._position
 
     def tree_room(self) -> TreeRoom:
         """Return what the next `decode_tree` may add."""
@@ -282,7 +286,7 @@ class LlamaSequence:
             self._closed = True
             self._rows = None
             if not context.closed:
-                context.leave(self, [self._id, *self._tree.ids])
+                context.leave([self._id, *self._tree.ids])
 
     def _check_open(self) -> None:
         if self._closed:
@@ -306,5 +310,8 @@ def _pieces(tokens: NDArray[np.int32], size: int) -> Iterator[NDArray[np.int32]]
     """Yield the tokens in as few parts as possible, none much shorter than another."""
     n = len(tokens)
     parts = -(-n // size)
+    if parts == 1:
+        yield tokens
+        return
     for i in range(parts):
         yield tokens[n * i // parts : n * (i + 1) // parts]
