@@ -3,7 +3,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LlamaBatch"]
+__all__ = ["LlamaBatch", "read_ids"]
+
+def read_ids(ids: object, n_vocab: int) -> NDArray[np.int32] | None: ...
 
 @final
 class LlamaBatch:

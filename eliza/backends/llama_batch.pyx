@@ -11,12 +11,62 @@ from libc.string cimport memcpy, memset
 
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
     Py_buffer,
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
 
-__all__ = ["LlamaBatch"]
+import numpy as np
+
+__all__ = ["LlamaBatch", "read_ids"]
+
+cdef object empty = np.empty
+cdef object INT32 = np.dtype(np.int32)
+
+
+def read_ids(ids, int64_t n_vocab):
+    """Return a list of ids as an array, if there is nothing wrong with it.
+
+    Parameters
+    ----------
+    ids : object
+        What a caller gave.
+    n_vocab : int
+        What the ids must lie below.
+
+    Returns
+    -------
+    ndarray of int32, shape (n,), or None
+        None: `eliza.backends.base.ids_array` is to look into it, and to say why.
+    """
+    cdef Py_buffer view
+    cdef int32_t* out
+    cdef int overflow = 0
+    cdef int64_t value, i, n
+    cdef bint good = True
+    if type(ids) is not list or not ids:
+        return None
+    n = len(<list>ids)
+    array = empty(n, INT32)
+    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)
+    out = <int32_t*>view.buf
+    for i in range(n):
+        item = (<list>ids)[i]
+        if type(item) is not int:
+            good = False
+            break
+        value = PyLong_AsLongLongAndOverflow(item, &overflow)
+        if overflow or not 0 <= value < n_vocab:
+            good = False
+            break
+        out[i] = <int32_t>value
+    PyBuffer_Release(&view)
+    return array if good else None
+
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
 
 
 cdef void batch_chain(
@@ -141,7 +191,7 @@ cdef class LlamaBatch:
         cdef int64_t at = 0, total = 0
         cdef int32_t* grown
         cdef list own
-        if not 0 < n <= self.n_batch or len(owners) != n:
+        if not 0 < n <= self.n_batch or len(owners) != n or len(ids) != n:
             raise ValueError(f"{n} tokens for a batch of {self.n_batch}")
         for own in owners:
             total += len(own)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eliza.backends.base import TreeRoom, ids_array, parents_array
+from eliza.backends.llama_batch import read_ids
 from eliza.backends.llama_tree import Growth, Tree
 from eliza.errors import BackendError, Closed, InvalidArgument, NotSupported
 
@@ -91,13 +92,14 @@ class LlamaSequence:
 
     def _append(self, ids: Ids[int], all_rows: bool) -> None:
         context = self._context
-        tokens = ids_array(ids, context.n_vocab)
+        tokens = _ids(ids, context.n_vocab)
         if all_rows:
             self._check_rows(len(tokens))
         with context.lock:
             self._check_open()
             context.require(len(tokens), freed=len(self._tree))
-            self.clear_tree()
+            if len(self._tree):
+                self.clear_tree()
             self._rows = None
             end = self._position
             try:
@@ -136,7 +138,8 @@ class LlamaSequence:
                 raise NotSupported(
                     "this model keeps no past states: truncate to 0 and decode again"
                 )
-            self.clear_tree()
+            if len(self._tree):
+                self.clear_tree()
             self._rows = None
             if not self._cut(n):
                 raise BackendError(
@@ -180,7 +183,7 @@ class LlamaSequence:
             The model keeps no past states to branch from.
         """
         context, tree = self._context, self._tree
-        tokens = ids_array(ids, context.n_vocab)
+        tokens = _ids(ids, context.n_vocab)
         above = parents_array(parents, len(tokens), len(tree))
         self._check_rows(len(tokens))
         with context.lock:
@@ -304,6 +307,11 @@ class LlamaSequence:
         if self.on_piece is not None:
             self.on_piece()
             self._check_open()
+
+
+def _ids(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:
+    array = read_ids(ids, n_vocab)
+    return ids_array(ids, n_vocab) if array is None else array
 
 
 def _pieces(tokens: NDArray[np.int32], size: int) -> Iterator[NDArray[np.int32]]:

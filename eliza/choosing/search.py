@@ -91,7 +91,8 @@ def best_whole(
         No choice has a likelihood above zero.
     """
     search = Frontier(policy.length, policy.prior, policy.weight)
-    trail.weigh(cursor, row)
+    if trail.traced:
+        trail.weigh(cursor, row)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
     delta /= policy.scale
@@ -107,6 +108,7 @@ def best_whole(
     ):
         _expand(search, tree, search.weighty(delta), trail)
         bounds = search.share()
+    trail.weighed += search.weighed
     return Found(search.leaf, search.logprob, bounds)
 
 
@@ -118,7 +120,8 @@ def _expand(search: Frontier, tree: Tree, branches: list[Branch], trail: Trail) 
     for node, logits in tree.expand(run + batch[1:]):
         after = following.get(node)
         if after is None:
-            trail.weigh(node.cursor, logits)
+            if trail.traced:
+                trail.weigh(node.cursor, logits)
             search.reveal(node.cursor, logits, node, node.score)
         else:
             after.score = node.score + search.step(node.cursor, logits)
