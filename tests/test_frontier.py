@@ -1,4 +1,7 @@
-"""The bookkeeping of the search against a few lines of Python."""
+"""The bookkeeping of the search against a few lines of Python.
+
+Within 1e-4: the sum over a row is made in single precision.
+"""
 
 import math
 
@@ -72,15 +75,19 @@ def test_one_point(leaves, seed, delta, parts):
 
     scores = {leaf: score(value, leaf) for leaf, value in done.items()}
     best = max(scores.values(), default=-math.inf)
-    assert frontier.best == pytest.approx(best)
+    assert frontier.best == pytest.approx(best, abs=1e-4)
     assert frontier.n_open == len(open_)
     if done:
         assert frontier.leaf == max(scores, key=lambda leaf: (scores[leaf], -leaf))
-        assert frontier.logprob == pytest.approx(done[frontier.leaf])
+        assert frontier.logprob == pytest.approx(done[frontier.leaf], abs=1e-4)
         masses = [bound(*branch)[1] for branch in open_]
         low, high = frontier.share()
-        assert high == pytest.approx(math.exp(best - lse(list(scores.values()))))
-        assert low == pytest.approx(math.exp(best - lse([*scores.values(), *masses])))
+        assert high == pytest.approx(
+            math.exp(best - lse(list(scores.values()))), abs=1e-4
+        )
+        assert low == pytest.approx(
+            math.exp(best - lse([*scores.values(), *masses])), abs=1e-4
+        )
     frontier.prune()
     winners = [branch for branch in open_ if bound(*branch)[0] > best]
     assert frontier.n_open == len(winners)
@@ -95,7 +102,7 @@ def test_one_point(leaves, seed, delta, parts):
         (token, "here") for token, _ in near
     ]
     for (_, value), (token, _, after, logprob) in zip(near, taken, strict=True):
-        assert logprob == pytest.approx(value)
+        assert logprob == pytest.approx(value, abs=1e-4)
         assert after.path == (token,)
     assert frontier.n_open == len(winners) - len(near)
 
