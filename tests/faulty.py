@@ -27,7 +27,8 @@ def faulty(kind, **options):
 def found(factory, check, **options):
     """Ask one check; return what it says."""
     options.setdefault("exact", True)
-    with conformance.Subject(factory, patience=5, **options) as subject:
+    options.setdefault("patience", 5)
+    with conformance.Subject(factory, **options) as subject:
         (one,) = (c for c in conformance.CHECKS if c.name == check)
         result = one.run(subject)
     assert result.status == "fail", f"{check} did not find it"

@@ -67,6 +67,26 @@ class LosesTheFirstOfManyIds(ScriptedSequence):
             self._history = self._history[1:]
 
 
+@fault("decode.long")
+class TurnsPiecesRound(ScriptedSequence):
+    def decode(self, ids):
+        if self.position and len(ids) > 16:
+            ids = [*ids[16:], *ids[:16]]
+        super().decode(ids)
+
+
+@fault("truncate.trial")
+class KeepsBatchesWhole(ScriptedSequence):
+    begun = 0
+
+    def decode_many(self, ids):
+        self.begun = self.position
+        super().decode_many(ids)
+
+    def truncate(self, n):
+        super().truncate(self.position if n > self.begun > 0 else n)
+
+
 @fault("decode.divided")
 class ReturnsTheRowBefore(ScriptedSequence):
     """A window that was read once is given again."""
@@ -119,6 +139,7 @@ class RowsAreTheBackends(ScriptedSequence):
             self._backend.rows = rows
 
 
+@fault("choices.exact")
 @fault("tree.branches")
 class TreeRowsAreSwapped(ScriptedSequence):
     def decode_tree(self, ids, parents):

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eliza.conformance.rules import rule
-from eliza.conformance.subject import Gate, held, require
+from eliza.conformance.subject import held, require
+from eliza.conformance.threads import Gate
 from eliza.errors import Cancelled, Closed
 from eliza.model import Model
 

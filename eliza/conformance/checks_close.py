@@ -129,6 +129,7 @@ def model(s: Subject) -> None:
         model = Model(s.fresh())
         session, other = model.open(), model.open()
         session.prefill(s.ids(5))
+        other.prefill(s.ids(2))
         closing = {"session": session.close, "model": model.close}
         for which in order:
             closing[which]()

@@ -42,12 +42,13 @@ class Scripted:
 
 
 def run(
-    s: Subject, prompt: list[int], draft: Any, what: str
+    s: Subject, prompt: list[int], draft: Any, what: str, **options: Any
 ) -> tuple[list[int], Counters]:
     """Write free text above a prompt, and check each id of it."""
-    session = s.session(draft=draft, draft_max=5, max_tokens=N)
+    session = s.session(draft=draft, draft_max=5, max_tokens=N, **options)
     session.prefill(prompt)
-    ids = s.free(session, N, what)
+    allowed = sorted(set(prompt)) if "logit_bias" in options else []
+    ids = s.free(session, N, what, allowed)
     whole = [*prompt, *ids]
     require(list(session.history) == whole, f"{what}: ids were lost or doubled")
     s.same(session.row(), whole, what)
@@ -60,11 +61,18 @@ def lookup(s: Subject) -> None:
     """Text with prompt lookup is the text without it, for a prompt that repeats itself
     and for one that does not.
     """
-    for prompt in (s.ids(5) * 3, s.ids(12, 1)):
-        plain, _ = run(s, prompt, None, "without drafts")
-        drafted, counters = run(s, prompt, "lookup", "with prompt lookup")
+    repeated, bias = s.two_only()
+    for prompt, options in (
+        (repeated, {"logit_bias": bias}),
+        (s.ids(5) * 3, {}),
+        (s.ids(12, 1), {}),
+    ):
+        plain, _ = run(s, prompt, None, "without drafts", **options)
+        drafted, counters = run(s, prompt, "lookup", "with prompt lookup", **options)
         if s.exact:
             require(drafted == plain, f"with lookup {drafted}, and without {plain}")
+        if options and s.room_for_guesses():
+            require(counters.drafted, "lookup found nothing in repeated text")
         require(
             counters.accepted <= counters.drafted, "more guesses held than were made"
         )
@@ -93,9 +101,8 @@ def any_guesses(s: Subject) -> None:
         if s.exact:
             require(ids == plain, f"{what}: {ids}, and without {plain}")
         tried += counters.drafted
-    probe = s.open()
-    room = probe.max_rows > 1
-    require(tried or len(plain) < 3 or not room, "no guess was ever tried")
+    if len(plain) >= 3 and s.room_for_guesses():
+        require(tried, "no guess was ever tried")
 
 
 @rule("draft.choices", needs="draft")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eliza.conformance.threads import Worker
 from eliza.errors import InvalidArgument
 from eliza.model import Model
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from eliza.errors import ElizaError
     from eliza.session import Session
 
-__all__ = ["Failed", "Gate", "Subject", "Worker"]
+__all__ = ["Failed", "Subject", "held", "require"]
 
 #: How many different ids the checks are written with.
 POOL = 48
@@ -150,6 +149,13 @@ class Subject:
         """Return an empty folder, which the end of the check removes."""
         return Path(self._undo.enter_context(tempfile.TemporaryDirectory()))
 
+    def room_for_guesses(self) -> bool:
+        """Whether a batch has a row for more than one id."""
+        sequence = self.backend.open()
+        n = sequence.max_rows
+        sequence.close()
+        return n > 1
+
     @property
     def can_truncate(self) -> bool:
         """Whether sequences can be cut anywhere."""
@@ -262,8 +268,26 @@ class Subject:
             f"{row[most]:.6g}",
         )
 
-    def free(self, session: Session, n: int, what: str) -> list[int]:
-        """Let a session write up to n ids of greedy text, and check each."""
+    def two_only(self) -> tuple[list[int], dict[int, float]]:
+        """Return a prompt of two ids, and a bias that lets no others come.
+
+        The prompt has all their pairs, so that lookup finds any text of them in it.
+        """
+        a, b = self.pool[:2]
+        bias = dict.fromkeys(range(self.n_vocab), -np.inf)
+        del bias[a], bias[b]
+        return [a, a, b, b, a, b, a, a, b], bias
+
+    def free(
+        self, session: Session, n: int, what: str, allowed: Ids[int] = ()
+    ) -> list[int]:
+        """Let a session write up to n ids of greedy text, and check each.
+
+        Parameters
+        ----------
+        allowed : sequence of int
+            The only ids that its bias lets come; all by default.
+        """
         start = len(session.history)
         finish = None
         while finish is None and len(session.history) < start + n:
@@ -272,7 +296,8 @@ class Subject:
         self.know(history, start)
         for at in range(start, len(history)):
             row = self.row_after(history[:at])
-            self.best(history[at], row, range(self.n_vocab), f"{what}, id {at - start}")
+            among = allowed or range(self.n_vocab)
+            self.best(history[at], row, among, f"{what}, id {at - start}")
         if finish == "stop":
             row = self.row_after(history)
             end = max(self.backend.vocab.eog, key=lambda i: float(row[i]))
@@ -309,74 +334,6 @@ class Subject:
         """Note that a thread did not come back; return the error to raise."""
         self._hung = True
         return Failed(f"{what}: no end after {self.patience:g} seconds")
-
-
-class Worker:
-    """Work in another thread."""
-
-    def __init__(self, subject: Subject, work: Callable[[], Any]) -> None:
-        self._subject = subject
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], Any]) -> None:
-        try:
-            self._value = work()
-        except BaseException as error:
-            self._error = error
-
-    @property
-    def alive(self) -> bool:
-        """Whether it goes on."""
-        return self._thread.is_alive()
-
-    def result(self, what: str) -> Any:
-        """Wait for the end; return what came, or raise what was raised."""
-        self._thread.join(self._subject.patience)
-        if self._thread.is_alive():
-            raise self._subject.hang(what)
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-class Gate:
-    """Stands in for `on_piece`: holds a decode before its n-th piece.
-
-    Parameters
-    ----------
-    inner : callable or None
-        What `on_piece` was; it is called after the gate was opened.
-    n : int
-        Which piece to stop at, from 1.
-    """
-
-    def __init__(self, inner: Callable[[], None] | None, n: int, patience: float):
-        self.seen = 0
-        self.open = threading.Event()
-        self._inner = inner
-        self._n = n
-        self._patience = patience
-        self._reached = threading.Event()
-
-    def __call__(self) -> None:
-        """Hold, if this is the piece."""
-        self.seen += 1
-        if self.seen == self._n:
-            self._reached.set()
-            self.open.wait(self._patience)
-        if self._inner is not None:
-            self._inner()
-
-    def reached(self, worker: Worker) -> bool:
-        """Wait until the piece is reached; return whether it was before the end."""
-        until = time.monotonic() + self._patience
-        while worker.alive and time.monotonic() < until:
-            if self._reached.wait(0.01):
-                return True
-        return self._reached.is_set()
 
 
 def require(condition: object, what: str) -> None:
