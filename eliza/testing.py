@@ -324,9 +324,10 @@ class ScriptedSequence:
 
     def tree_room(self) -> TreeRoom:
         """Return what the next `decode_tree` may add."""
-        room = self._backend.n_ctx - self.position - len(self._paths)
-        left = self._backend._max_branches - self._branches
-        return TreeRoom(nodes=min(room, self.max_rows), branches=min(room, left))
+        with self._alone():
+            room = self._backend.n_ctx - self.position - len(self._paths)
+            left = self._backend._max_branches - self._branches
+            return TreeRoom(nodes=min(room, self.max_rows), branches=min(room, left))
 
     def logits_window(self, i: int = 0) -> Row:
         """Return row i of the last decode; it turns to NaN with the next decode."""
