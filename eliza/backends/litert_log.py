@@ -7,6 +7,7 @@ a file. What others write in that time is passed on.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["captured", "logger"]
+__all__ = ["captured", "logger", "quiet_at_exit"]
 
 logger = logging.getLogger("eliza.litert")
 
@@ -62,3 +63,24 @@ def _pass_on(text: str) -> None:
             logger.log(level, "%s", line.rstrip())
         else:
             os.write(2, line.encode())
+
+
+def quiet_at_exit() -> None:
+    """Keep the library from saying farewell when the process ends.
+
+    It does so after everything that is Python, on file descriptor 2. What Python writes
+    to standard error goes to a copy of it from then on.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # there is no standard error
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = open(kept, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.dup2(nowhere, 2)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from eliza.backends.litert_layout import Layout, Signature, Step, TensorInfo, discover
-from eliza.backends.litert_log import captured
+from eliza.backends.litert_log import captured, quiet_at_exit
 from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _environment(compiled: Any) -> Any:
 
     It is never freed: the library would say so on standard error, at any time.
     """
+    quiet_at_exit()
     folder = os.path.dirname(os.path.abspath(compiled.__file__))
     options = compiled.EnvironmentOptions(runtime_path=folder)
     environment = compiled.Environment.create(options=options)
@@ -246,8 +247,7 @@ class CompiledRuntime:
         return found
 
     def _rows(self, step: Step) -> Rows:
-        # A copy: 25 us for 49,152 values. The runtime could write into memory of ours,
-        # but then it makes an environment that says farewell when the process ends.
+        # A copy, which nobody's decode changes later: 6 us for 49,152 values.
         assert step.logits_info is not None
         info = step.logits_info
         flat = self._logits[step.name].read(step.n * info.shape[-1], _dtype(info.dtype))

@@ -176,6 +176,8 @@ class GgufSource:
         heads = self._heads(name)
         if heads:
             return _halves(self._values(tensor, 0, None), heads)[start:stop]
+        if len(tensor.shape) == 1:  # one row for the file, as many as values for us
+            return self._values(tensor, 0, None)[start:stop]
         return self._values(tensor, start, stop)
 
     def _heads(self, name: str) -> int:
