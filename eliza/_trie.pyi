@@ -8,6 +8,8 @@ from typing_extensions import Buffer
 
 from eliza._cursor import Cursor
 from eliza._subset import Subset
+from eliza.cache import TrieCache
+from eliza.vocab import Vocab
 
 __all__ = ["Trie", "from_arrays_with_order"]
 
@@ -35,6 +37,14 @@ class Trie:
         n_vocab: SupportsIndex,
         exits: _Ids | Mapping[int, _Ids] | None = None,
         fingerprint: bytes = b"",
+    ) -> Trie: ...
+    @staticmethod
+    def from_texts(
+        vocab: Vocab,
+        texts: Sequence[str],
+        prefix: str = "",
+        suffix: str = "",
+        cache: TrieCache | None = None,
     ) -> Trie: ...
     @staticmethod
     def from_bytes(data: Buffer) -> Trie: ...

@@ -71,9 +71,9 @@ cdef Trie trie_from(Image image):
 cdef class Trie:
     """An immutable set of choices, each a sequence of token ids.
 
-    Made by `from_tokens` and `from_arrays`. Leaves are numbered in lexicographic order
-    of their ids, whatever the order of input was. Any number of threads may use one
-    trie; each generation has a `cursor` of its own.
+    Made by `from_tokens`, `from_arrays` and `from_texts`. Leaves are numbered in
+    lexicographic order of their ids, whatever the order of input was. Any number of
+    threads may use one trie; each generation has a `cursor` of its own.
 
     Examples
     --------
@@ -91,7 +91,7 @@ cdef class Trie:
     def __cinit__(self, key=None):
         if key is not KEY:
             raise InvalidType(
-                "tries are made by Trie.from_tokens() and Trie.from_arrays()"
+                "tries are made by Trie.from_tokens(), from_arrays() and from_texts()"
             )
 
     def __dealloc__(self):
@@ -169,6 +169,43 @@ cdef class Trie:
         return trie_make(
             read, read_all_exits(exits, read, False), fingerprint, Order()
         )
+
+    @staticmethod
+    def from_texts(vocab, texts, prefix="", suffix="", cache=None):
+        """Build a trie from texts, as a tokenizer writes them after a prefix.
+
+        This is `Vocab.trie`, which also knows other spellings than the tokenizer's.
+
+        Parameters
+        ----------
+        vocab : Vocab
+            Whose tokenizer; such as `Model.vocab`.
+        texts : sequence of str
+            The choices, byte for byte; they are also the names.
+        prefix : str
+            What stands before each. Where the tokenizer merges across its end, the
+            leaves begin with the rest of it.
+        suffix : str
+            What follows each.
+        cache : TrieCache, optional
+            Where the trie is kept: the same texts are then not tokenized again.
+
+        Returns
+        -------
+        Trie
+
+        Raises
+        ------
+        InvalidArgument, InvalidType
+            As `Vocab.place`; `vocab` is something else.
+        """
+        make = getattr(vocab, "trie", None)
+        if not callable(make) or isinstance(vocab, type):
+            raise InvalidType(
+                "from_texts: the first argument is a Vocab, such as model.vocab; got "
+                f"{type(vocab).__name__}"
+            )
+        return make(texts, prefix, suffix, cache=cache)
 
     @staticmethod
     def from_bytes(data):

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from eliza.choosing.answer import Answer
     from eliza.choosing.trail import Event
     from eliza.state.slots import Identity
-    from eliza.vocab import Prompt, Vocab
+    from eliza.tokenizer import Prompt
+    from eliza.vocab import Vocab
 
 __all__ = ["Model"]
 

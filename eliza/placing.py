@@ -79,9 +79,11 @@ class Placement(Frozen):
     ) -> None:
         self._set(prompt_ids, trie, order, overlap)
 
-    # Arrays are not equal or unequal as a whole.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        return self is other  # arrays are not equal or unequal as a whole
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 class Spot(NamedTuple):

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from eliza.constraint import Constraint
     from eliza.state.slots import Identity
     from eliza.timeline import Timeline
+    from eliza.tokenizer import Prompt
     from eliza.tokentrie import TokenTrie
-    from eliza.vocab import Prompt, Vocab
+    from eliza.vocab import Vocab
 
 __all__ = ["Counters", "Frontier", "Session", "Step"]
 

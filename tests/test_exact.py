@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eliza import Trie
 from eliza.reference import Reference
-from support import END, choice_sets, hashed, model_of, plain_vocab
+from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
 
 PROMPT = [4, 5]
 
@@ -154,3 +154,34 @@ def test_the_search_decodes_less_than_a_ranking():
         ranked += full.stats.positions
         assert answer.value == full.value
     assert searched < ranked / 5
+
+
+@pytest.mark.parametrize(
+    ("behind", "batches"), [(0.1, [2, 2]), (0.5, [4]), (1.5, [3]), (math.inf, [3])]
+)
+def test_a_forced_run_is_decoded_where_its_branch_leads(behind, batches):
+    """Two names of four ids. Ids of a run that loses at once would be for nothing."""
+    leaves = {"a": (10, 11, 12, 13), "b": (20, 21, 22, 23)}
+    follows = {(): {10: 9.0, 20: 9.0 - behind}, (20,): {5: 30.0}}
+    for n in range(1, 4):  # after a 10 the others are certain, after a 20 they are not
+        follows[leaves["a"][:n]] = {leaves["a"][n]: 30.0}
+    model = model_of(scripted(follows, len(PROMPT)), plain_eog())
+    model.choose(PROMPT, ["<6>"], method="greedy")  # the prompt's own pass
+    seen = []
+    answer = model.choose(
+        PROMPT,
+        Trie.from_tokens(leaves, n_vocab=64),
+        trace=lambda event: event.kind == "decoded" and seen.append(event.positions),
+    )
+    assert answer.value == "a"
+    assert seen == batches
+
+
+def test_the_lead_is_over_the_best_choice_too():
+    """A branch hardly better than a complete choice may still lose to it."""
+    leaves = {"a": (10, 11, 12, 13), "b": (20,)}
+    follows = {(): {10: 9.0, 20: 8.9}, (10,): {5: 30.0}}
+    model = model_of(scripted(follows, len(PROMPT)), plain_eog())
+    model.choose(PROMPT, ["<6>"], method="greedy")
+    answer = model.choose(PROMPT, Trie.from_tokens(leaves, n_vocab=64))
+    assert (answer.value, answer.stats.positions) == ("b", 1)

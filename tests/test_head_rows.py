@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import eliza
-from eliza.backends.base import Capabilities
-from eliza.errors import InvalidArgument
-from eliza.testing import ScriptedBackend
+from eliza.testing import ScriptedBackend, ScriptedSequence
 
 N = 400
 VOCAB = eliza.Vocab.from_tokens(
@@ -27,34 +25,27 @@ def logits(history):
     return np.random.default_rng([7, *history]).standard_normal(N).astype(np.float32)
 
 
+class Counting(ScriptedSequence):
+    def logits_window(self, i=0):
+        self._backend.whole += 1
+        return super().logits_window(i)
+
+    def logits_of(self, ids, i=0):
+        self._backend.single += len(ids)
+        return super().logits_of(ids, i)
+
+
 class HeadBackend(ScriptedBackend):
-    """A scripted backend that can compute single logits, and counts what it did."""
+    """A scripted backend that computes single logits, and counts what it did."""
+
+    whole = single = 0
 
     def __init__(self, **options):
-        super().__init__(VOCAB, logits, **options)
-        can = self.capabilities
-        self.capabilities = Capabilities(
-            can.truncate, can.tree, can.search_delta, can.save, head_rows=True
-        )
-        self.whole = 0
-        self.single = 0
+        super().__init__(VOCAB, logits, head_rows=True, **options)
 
     def open(self):
         sequence = super().open()
-        window = sequence.logits_window
-
-        def logits_window(i=0):
-            self.whole += 1
-            return window(i)
-
-        def logits_of(ids, i=0):
-            if not len(ids):
-                raise InvalidArgument("no ids")
-            self.single += len(ids)
-            return window(i)[ids].copy()
-
-        sequence.logits_window = logits_window
-        sequence.logits_of = logits_of
+        sequence.__class__ = Counting
         return sequence
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import eliza
+from eliza import conformance
 from eliza.backends.base import TreeRoom
 from eliza.errors import (
     BackendError,
@@ -617,8 +618,8 @@ def test_a_head_with_something_after_it_is_left_whole(vocab):
 # -- caches that cannot be cut ---------------------------------------------------------
 
 
-@pytest.fixture
-def recurrent(vocab):
+def make_mamba():
+    """Return a random Mamba of mlx-lm, whose state cannot be cut back."""
     mamba = model_module("mamba")
     args = mamba.ModelArgs(
         model_type="mamba",
@@ -633,8 +634,31 @@ def recurrent(vocab):
         time_step_rank=4,
     )
     mx.random.seed(3)
+    model = mamba.Model(args)
+    model.backbone.embeddings.weight *= 30
+    for layer in model.layers:  # else it forgets within a few ids
+        layer.mixer.A_log -= 2
+        layer.mixer.x_proj.weight *= 10
+        layer.mixer.out_proj.weight *= 10
+    return model
+
+
+def make_windowed(size):
+    """Return a random Llama that remembers the last ids only."""
+    model = make_model()
+    cache = model_module("cache").RotatingKVCache
+    model.__class__ = type(
+        "Windowed",
+        (type(model),),
+        {"make_cache": lambda _: [cache(size, keep=0) for _ in range(2)]},
+    )
+    return model
+
+
+@pytest.fixture
+def recurrent(vocab):
     with MlxBackend.from_model(
-        mamba.Model(args), vocab, fingerprint=b"mamba", n_batch=2
+        make_mamba(), vocab, fingerprint=b"mamba", n_batch=2
     ) as backend:
         yield backend
 
@@ -711,14 +735,7 @@ def test_choices_of_a_model_that_keeps_no_past(recurrent):
 
 
 def test_a_window_can_be_cut_only_if_it_holds_the_context(vocab):
-    caches = model_module("cache")
-    model = make_model()
-    type_with_window = type(
-        "Windowed",
-        (type(model),),
-        {"make_cache": lambda _: [caches.RotatingKVCache(32, keep=0) for _ in "ab"]},
-    )
-    model.__class__ = type_with_window
+    model = make_windowed(32)
     small = MlxBackend.from_model(model, vocab, n_ctx=32)
     assert small.capabilities.truncate
     large = MlxBackend.from_model(model, vocab, n_ctx=33)
@@ -727,6 +744,35 @@ def test_a_window_can_be_cut_only_if_it_holds_the_context(vocab):
     sequence.decode(some_ids(33))
     with pytest.raises(NotSupported):
         sequence.truncate(5)
+
+
+# -- the contract ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["bpe", "spm", "recurrent", "window"])
+def subject(request, tmp_path_factory, vocab):
+    folder = tmp_path_factory.mktemp("subject")
+    kind = request.param
+    if kind in ("bpe", "spm"):
+        converted(folder, kind)
+
+    def make():
+        if kind == "recurrent":
+            return MlxBackend.from_model(make_mamba(), vocab, n_ctx=512, **NAMED)
+        if kind == "window":
+            return MlxBackend.from_model(make_windowed(64), vocab, n_ctx=512, **NAMED)
+        return MlxBackend(folder / f"{kind}-f32", n_ctx=512)
+
+    with conformance.Subject(make) as subject:
+        yield subject
+
+
+NAMED = {"fingerprint": b"random"}
+
+
+@conformance.parametrize()
+def test_the_contract(check, subject):
+    check(subject)
 
 
 # -- laziness --------------------------------------------------------------------------

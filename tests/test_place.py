@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eliza import tails
+from eliza import Trie, TrieCache, tails
 from eliza.errors import InvalidArgument, InvalidType, OffPathError
 from eliza.vocab import Vocab
 from t32 import BOS, END, IM_END, byte_pair, t32
@@ -438,6 +438,29 @@ def test_trie_after_a_prefix():
     assert [trie.tokens(i) for i in range(2)] == [(4, 7), (6,)]
     trie = t32().trie(["Yes"], prefix="<|im_end|>")
     assert trie.tokens(0) == (9,)
+
+
+def test_trie_from_texts_is_the_vocabularys_trie():
+    """DESIGN 11: `Trie.from_texts(vocab, ...)` beside `vocab.trie(...)`."""
+    vocab, cache = t32(), TrieCache()
+    for texts, prefix, suffix in (
+        (["Yes", "No"], '"', '"'),
+        (["B", "C"], "A", ""),
+        (["Maybe"], "", ""),
+    ):
+        trie = Trie.from_texts(vocab, texts, prefix=prefix, suffix=suffix)
+        own = vocab.trie(texts, prefix, suffix)
+        assert trie.to_bytes() == own.to_bytes()
+        assert sorted(trie.names) == sorted(texts)
+        kept = Trie.from_texts(vocab, texts, prefix, suffix, cache=cache)
+        assert Trie.from_texts(vocab, texts, prefix, suffix, cache=cache) is kept
+    assert (cache.stats().hits, cache.stats().misses) == (3, 3)
+
+
+@pytest.mark.parametrize("vocab", [None, "vocab", {"a": [1]}, Vocab])
+def test_trie_from_texts_of_something_else(vocab):
+    with pytest.raises(InvalidType, match=r"first argument is a Vocab.* got \w+"):
+        Trie.from_texts(vocab, ["Yes"])
 
 
 # -- against the whole text ------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Normalised and weighted scores, thresholds and draws against brute force."""
 
 import math
+import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -24,24 +26,26 @@ def likelihoods(leaves, seed, prompt, whole=True, spread=3.0):
     )
 
 
-def brute(leaves, seed, normalize, weights, spread=3.0):
-    """Return the score of each choice, computed in the plainest way."""
-    scores = likelihoods(leaves, seed, PROMPT, spread=spread)
+def brute(leaves, seed, normalize, weights, spread=3.0, allow=None):
+    """Return the score of each permitted choice, computed in the plainest way."""
+    part = {name: leaves[name] for name in leaves if allow is None or name in allow}
+    scores = likelihoods(part, seed, PROMPT, spread=spread)
     if normalize == "tokens":
-        scores = {name: x / len(leaves[name]) for name, x in scores.items()}
+        scores = {name: x / len(part[name]) for name, x in scores.items()}
     elif normalize == "bytes":
         size = {i: len(f"<{i}>") for i in range(64)}
         scores = {
-            name: x / sum(size[i] for i in leaves[name]) for name, x in scores.items()
+            name: x / sum(size[i] for i in part[name]) for name, x in scores.items()
         }
-    elif normalize == "prior":
+    elif normalize == "prior":  # of the whole set: it is kept for it
         prior = likelihoods(leaves, seed, PRIOR, spread=spread)
         scores = {name: x - prior[name] for name, x in scores.items()}
     return {name: x + weights.get(name, 0.0) for name, x in scores.items()}
 
 
-def ask(leaves, seed, spread=3.0, **request):
-    model = model_of(hashed(seed, 64, spread), plain_vocab(eog=EOG))
+def ask(leaves, seed, spread=3.0, limits=None, **request):
+    vocab = plain_vocab(eog=EOG)
+    model = model_of(hashed(seed, 64, spread), vocab, **(limits or {}))
     if request.get("normalize") == "prior":
         request["prior_prompt"] = PRIOR
     return model.choose(PROMPT, Trie.from_tokens(leaves, n_vocab=64), **request)
@@ -66,15 +70,9 @@ def weighted_sets(draw):
 def test_the_search_finds_the_brute_force_winner(drawn, seed, normalize, some, data):
     leaves, weights = drawn
     allow = None
-    scores = brute(leaves, seed, normalize, weights)
     if some:
         allow = data.draw(st.lists(st.sampled_from(sorted(leaves)), min_size=1))
-        part = {name: leaves[name] for name in set(allow)}
-        scores = brute(part, seed, normalize, weights)
-        if normalize == "prior":  # the prior is of the whole set: it is kept for it
-            prior = likelihoods(leaves, seed, PRIOR)
-            own = likelihoods(part, seed, PROMPT)
-            scores = {n: own[n] - prior[n] + weights.get(n, 0.0) for n in part}
+    scores = brute(leaves, seed, normalize, weights, allow=allow)
     answer = ask(
         leaves, seed, normalize=normalize, weights=weights or None, allow=allow
     )
@@ -83,6 +81,61 @@ def test_the_search_finds_the_brute_force_winner(drawn, seed, normalize, some, d
     low, high = answer.probability_bounds
     share = math.exp(scores[answer.value] - log_sum_exp(scores.values()))
     assert low - 1e-4 <= share <= high + 1e-4
+
+
+def random_set(rng):
+    """Choices over a few ids, so that they share beginnings and continue each other."""
+    tokens = range(4, 4 + rng.randint(2, 8))
+    many = rng.choice((3, 12, 12, 40))
+    leaves = {tuple(rng.choices(tokens, k=rng.randint(1, 6))) for _ in range(many)}
+    for ids in rng.sample(sorted(leaves), rng.randint(0, 2)):
+        leaves.add(ids[: rng.randint(1, len(ids))])
+    picked = rng.sample(sorted(leaves), rng.randint(1, len(leaves)))
+    return {f"c{i}": ids for i, ids in enumerate(picked)}
+
+
+def test_the_brute_force_winner_in_2000_random_sets():
+    """Every normalisation, choices that others continue, weights, allow=, any delta,
+    and runtimes that can hold few rows or branches, or have no trees."""
+    rng = random.Random(2000)
+    seen = Counter()
+    for n in range(2000):
+        seed, spread = rng.randrange(10**6), rng.choice((0.5, 3.0, 12.0))
+        normalize = ("none", "tokens", "bytes", "prior")[n % 4]
+        leaves = random_set(rng)
+        names = sorted(leaves)
+        weights = {name: rng.uniform(-5, 5) for name in names[: rng.randint(0, 4)]}
+        allow = rng.sample(names, rng.randint(1, len(names))) if n % 3 == 0 else None
+        delta = rng.choice((None, 0.0, 0.5, 3.0, math.inf))
+        limits = rng.choice(({}, {}, {"tree": False}, {"max_rows": 3}))
+        scores = brute(leaves, seed, normalize, weights, spread, allow)
+        answer = ask(
+            leaves,
+            seed,
+            spread,
+            limits=limits,
+            normalize=normalize,
+            weights=weights or None,
+            allow=allow,
+            delta=delta,
+        )
+        winner = max(scores, key=scores.get)
+        others = [x for name, x in scores.items() if name != winner]
+        # Rows are float32: what lies closer together may come out either way.
+        clear = scores[winner] > max(others, default=-math.inf) + 1e-3
+        assert answer.value == winner or not clear, f"set {n}"
+        assert scores[answer.value] == pytest.approx(scores[winner], abs=1e-4)
+        ids = [leaves[name] for name in scores]
+        seen["clear"] += clear
+        seen["decided"] += len(ids) > 1
+        seen["prefix"] += any(a != b and b[: len(a)] == a for a in ids for b in ids)
+        seen["weights"] += bool(weights)
+        seen["allow"] += len(ids) < len(leaves)
+        seen["many"] += len(ids) > 12
+    # The sets are what they are said to be.
+    assert seen["clear"] > 1950
+    assert min(seen["decided"], seen["weights"]) > 1500
+    assert min(seen["prefix"], seen["allow"], seen["many"]) > 200, seen
 
 
 @settings(max_examples=200, deadline=None)

@@ -480,7 +480,7 @@ def test_a_closed_session_closes_its_drafter():
 # -- prompt lookup -------------------------------------------------------------------
 
 
-def look_up(history, n, longest=4, shortest=2):
+def look_up(history, n, longest=6, shortest=3):
     for length in range(longest, shortest - 1, -1):
         for at in range(len(history) - length - 1, -1, -1):
             if history[at : at + length] == history[len(history) - length :]:

@@ -78,9 +78,13 @@ class TreeRoom(NamedTuple):
 class Sequence(Protocol):
     """One timeline of ids in a runtime's memory.
 
+    `python -m eliza.conformance` asks a runtime all of what is said here; see
+    docs/backends.md.
+
     A decode either succeeds as a whole, or raises and leaves `position` as it was; a
     runtime that cannot cut back then leaves the sequence empty, at position 0. One that
-    raises because of its arguments changes nothing at all.
+    raises because of its arguments changes nothing at all: position, tree and rows are
+    as before. Ids come as any sequence of integers, and are not kept.
 
     Rows of logits belong to the last decode of this sequence. What other sequences of
     the same backend do in between does not change them, but ends the windows on them.
@@ -121,7 +125,17 @@ class Sequence(Protocol):
         """Append ids, at most `max_rows`; row i then belongs to ids[i]."""
 
     def truncate(self, n: int) -> None:
-        """Drop everything after the first n ids, and the tree. Rows become invalid."""
+        """Drop everything after the first n ids, and the tree. Rows become invalid.
+
+        Raises
+        ------
+        InvalidArgument
+            n is negative, or more than `position`.
+        NotSupported
+            `Capabilities.truncate` is false; 0 and `position` work all the same.
+        BackendError
+            The runtime refused; the sequence is empty.
+        """
 
     def decode_tree(self, ids: Ids[int], parents: Ids[int]) -> None:
         """Decode nodes of a tree above the end of the timeline; row i is node i's.
@@ -137,6 +151,8 @@ class Sequence(Protocol):
             A bad id or parent, or more nodes or branches than `tree_room` says.
         ContextOverflow
             The nodes do not fit into the context.
+        NotSupported
+            `Capabilities.tree` is false.
         """
 
     def clear_tree(self) -> None:
@@ -183,7 +199,10 @@ class Sequence(Protocol):
         """
 
     def close(self) -> None:
-        """Free the sequence's memory. May be called twice."""
+        """Free the sequence's memory. May be called twice.
+
+        All other calls then raise `Closed`.
+        """
 
 
 class HeadRows(Sequence, Protocol):
@@ -255,7 +274,10 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Free the model. Sequences still open are closed with it."""
+        """Free the model. Sequences still open are closed with it.
+
+        May be called twice; `open` then raises `Closed`.
+        """
 
 
 class Factory(Protocol):

@@ -46,6 +46,8 @@ class Shared:
     can_trim, can_save : bool
     lock : threading.RLock
         Held while MLX computes.
+    raised_by_owner : BaseException or None
+        What `on_piece` raised, which passes through as it is.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Shared:
         self.can_trim = model.can_trim(model.new_cache(), n_ctx)
         self.can_save = _can_save(model)
         self.lock = threading.RLock()
+        self.raised_by_owner: BaseException | None = None
         self._pid = os.getpid()
 
     @property
@@ -88,7 +91,11 @@ class Shared:
             except ElizaError:
                 raise
             except (RuntimeError, ValueError, MemoryError) as error:
+                if error is self.raised_by_owner:
+                    raise
                 raise converted(error) from error
+            finally:
+                self.raised_by_owner = None
 
 
 def _can_save(model: MlxModel) -> bool:
@@ -323,7 +330,8 @@ class MlxSequence:
             raise InvalidArgument(
                 "no logits: nothing was decoded since the last change"
             )
-        if not 0 <= i < (n := self._states.shape[0]):
+        n = self._states.shape[0]
+        if not 0 <= i < n:
             raise InvalidArgument(f"no logits for row {i}: rows are [0, {n})")
 
     def _drop_rows(self) -> None:
@@ -400,7 +408,11 @@ class MlxSequence:
     def _pause(self) -> None:
         """Let the owner cancel before a piece is computed."""
         if self.on_piece is not None:
-            self.on_piece()
+            try:
+                self.on_piece()
+            except BaseException as error:
+                self._shared.raised_by_owner = error
+                raise
             self._check_open()
             self._shared.model  # noqa: B018
 

@@ -3,8 +3,9 @@
 The bound of a branch is the log-likelihood of its ids so far: more ids can only lower
 it. The best choice is found by branch and bound: while some branch is better than the
 best complete choice, the best branches are decoded. Each batch takes every branch
-within `delta` of the best bound, the best one with its whole forced run, the others
-with one id: on a CPU a batch costs by the id, and ids of branches that lose are wasted.
+within `delta` of the best bound with one id, and the best one with its whole forced
+run, if it leads by `LEAD`: on a CPU a batch costs by the id, and ids of branches that
+lose are wasted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     Branch = tuple[int, Any, Cursor, float]
 
 __all__ = ["Found", "best_whole", "score_all"]
+
+#: By how many nats the best branch must lead for its forced run to join the batch. The
+#: first id of a run often costs more than that, and the rest is then wasted. With it,
+#: SmolLM2's searches decode as much or up to 8 % less, in up to a tenth more batches;
+#: from 0.5 on, long names take 10 % more time.
+LEAD = 0.2
 
 
 class Found(NamedTuple):
@@ -91,12 +98,15 @@ def best_whole(
         No choice has a likelihood above zero.
     """
     search = Frontier(policy.length, policy.prior, policy.weight)
-    trail.weigh(cursor, row)
+    if trail.traced:
+        trail.weigh(cursor, row)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
     delta /= policy.scale
+    lead = LEAD / policy.scale
     while search.n_open:
-        _expand(search, tree, search.promising(delta), trail)
+        branches = search.promising(delta)
+        _expand(search, tree, branches, trail, run=search.lead >= lead)
     if search.leaf < 0:
         raise NoCandidateError(
             "the model gives every permitted choice a probability of zero, or NaN"
@@ -105,20 +115,24 @@ def best_whole(
     while (
         threshold is not None and search.n_idle and bounds[0] < threshold <= bounds[1]
     ):
-        _expand(search, tree, search.weighty(delta), trail)
+        _expand(search, tree, search.weighty(delta), trail, run=True)
         bounds = search.share()
+    trail.weighed += search.weighed
     return Found(search.leaf, search.logprob, bounds)
 
 
-def _expand(search: Frontier, tree: Tree, branches: list[Branch], trail: Trail) -> None:
-    """Decode branches: the first with its whole forced run, the others one id far."""
+def _expand(
+    search: Frontier, tree: Tree, branches: list[Branch], trail: Trail, *, run: bool
+) -> None:
+    """Decode branches one id far, the first with its whole forced run if so asked."""
     batch = [Node(*branch) for branch in branches]
-    run = _forced_run(batch[0])
-    following = dict(pairwise(run))
-    for node, logits in tree.expand(run + batch[1:]):
+    first = _forced_run(batch[0]) if run else batch[:1]
+    following = dict(pairwise(first))
+    for node, logits in tree.expand(first + batch[1:]):
         after = following.get(node)
         if after is None:
-            trail.weigh(node.cursor, logits)
+            if trail.traced:
+                trail.weigh(node.cursor, logits)
             search.reveal(node.cursor, logits, node, node.score)
         else:
             after.score = node.score + search.step(node.cursor, logits)
