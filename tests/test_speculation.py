@@ -4,6 +4,8 @@ Each run is made twice, with a drafter and without, and compared id for id; the 
 the random state and what is counted must agree as well.
 """
 
+import threading
+
 import numpy as np
 import pytest
 
