@@ -13,6 +13,7 @@ import operator
 import time
 from typing import TYPE_CHECKING
 
+from eliza._cursor import Cursor
 from eliza.errors import (
     ContextOverflow,
     InvalidArgument,
@@ -98,7 +99,7 @@ class Generation:
         self.constraint: Constraint | None = None
         self.path: list[int] = []
         self._pick: Callable[[Row], int] | None = None
-        self._greedy = False
+        self._greedy = self._narrow = False
         self._generated = self._forced = self._drafted = self._accepted = 0
         self.restart()
 
@@ -136,6 +137,7 @@ class Generation:
         pick: Callable[[Row], int] | None = None,
         *,
         greedy: bool = False,
+        narrow: bool = False,
     ) -> None:
         """Bind what comes next to a constraint, from its present position on.
 
@@ -145,11 +147,15 @@ class Generation:
             Given the logits, returns an allowed id; by default the sampler picks.
         greedy : bool
             The highest logit is taken, whatever the sampler's temperature.
+        narrow : bool
+            `pick` reads no logits but those of the allowed ids.
         """
         self.constraint = constraint
         self.path = []
         self._pick = pick
         self._greedy = greedy
+        narrow = narrow if pick is not None else not self.sampler.adjusts
+        self._narrow = narrow and isinstance(constraint, Cursor)
         self._late = None
         if self.finish != "length":
             self.finish = None
@@ -283,7 +289,10 @@ class Generation:
             if check is not None:  # a cancel that came during the last piece
                 check()
             for at in range(len(draft) + 1):
-                row = self.timeline.attempted_row(first + at) if draft else self.row()
+                if draft:
+                    row = self.timeline.attempted_row(first + at)
+                else:
+                    row = self._row_to_pick_from()
                 token = self._next_id(row, new)
                 more = self._take(token, new)
                 stands = at < len(draft) and token == draft[at]
@@ -423,6 +432,18 @@ class Generation:
             new.drafted,
             new.accepted,
         )
+
+    def _row_to_pick_from(self) -> Row:
+        """Return the row after what was decoded; what a pick does not read may be NaN.
+
+        Cursors read the logits of allowed ids only; of other constraints it is not
+        known, and bias and penalty change the row as a whole.
+        """
+        if self.constraint is None or not self._narrow:
+            return self.row()
+        self._decode([])
+        allowed = self.constraint.allowed()
+        return self.timeline.narrow_row(allowed, self.vocab.n_vocab)
 
     # -- drafts ------------------------------------------------------------------
 

@@ -268,7 +268,11 @@ class Session:
     # -- what binds --------------------------------------------------------------
 
     def set_constraint(
-        self, constraint: Constraint, pick: Callable[[Row], int] | None = None
+        self,
+        constraint: Constraint,
+        pick: Callable[[Row], int] | None = None,
+        *,
+        narrow: bool = False,
     ) -> None:
         """Bind what comes next to a constraint, from its present position on.
 
@@ -280,11 +284,14 @@ class Session:
             Given the logits, returns one of the allowed ids; by default the session's
             own sampling. Nothing of the session may be called in it; what it raises
             passes through `next`, and its id is taken by nobody.
+        narrow : bool
+            `pick` reads no logits but those of the allowed ids. A runtime that can
+            compute single logits then computes no others; they are NaN.
         """
         with self._lock:
             self._ready()
             self._trie = None
-            self._generation.bind(constraint, pick)
+            self._generation.bind(constraint, pick, narrow=narrow)
 
     def clear_constraint(self) -> None:
         """Let free text come next."""

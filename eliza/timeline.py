@@ -13,9 +13,12 @@ import numpy as np
 
 from eliza.errors import BackendError, ContextOverflow, InvalidArgument
 from eliza.ledger import Ledger, plan_sync
+from eliza.narrow import NarrowRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from eliza.backends.base import Capabilities, Row, Sequence
 
@@ -55,6 +58,7 @@ class Timeline:
         self._row_at = 0
         self._kept_row: Row | None = None
         self._trial: list[int] = []
+        self._rows = NarrowRows(sequence, capabilities)
         self._room: Row | None = None  # where it is kept
 
     @property
@@ -128,7 +132,9 @@ class Timeline:
             Pieces end at its multiples, so that a prefill that is resumed has the
             pieces of one that was not.
         """
-        start, row = self.position, self.kept_row()
+        start = self.position
+        # One that is not computed yet is not worth it: a cut decodes an id again.
+        row = None if self.capabilities.head_rows else self.kept_row()
         try:
             self._report_pieces(ids, report, every)
         except BaseException:
@@ -253,6 +259,26 @@ class Timeline:
                 raise InvalidArgument("nothing was prefilled: there are no logits yet")
             self.sync(ids)
         return self.sequence.logits_window(self._row_at)
+
+    def narrow_row(self, ids: NDArray[np.int32], n_vocab: int) -> Row:
+        """Return the row after the last id for someone who reads some logits of it.
+
+        Where the runtime can compute single logits, and these are few, the others are
+        NaN; else it is the whole row. It is valid until the next decode, or the next
+        narrow row.
+
+        Parameters
+        ----------
+        ids : int32 array
+            Those that are read.
+        """
+        if self._kept_row is not None or not self._has_row:
+            return self.row()
+        return self._rows.of(ids, n_vocab, self._row_at)
+
+    def narrow_row_of(self, i: int, ids: NDArray[np.int32], n_vocab: int) -> Row:
+        """Do the same for row i of the last decode of the sequence."""
+        return self._rows.of(ids, n_vocab, i)
 
     def keep_row(self) -> None:
         """Copy the row after the last id, which paths above the timeline overwrite.

@@ -25,6 +25,7 @@ OPTIONS = {
     "one row": {"max_rows": 1},
     "one id at a time": {"n_batch": 1},
     "short context": {"n_ctx": 60},
+    "single logits": {"head_rows": True},
 }
 
 

@@ -38,6 +38,19 @@ class KeepsRowsThatWereCut(ScriptedSequence):
         self._rows = rows
 
 
+@fault("rows.single", head_rows=True)
+class SortsTheIds(ScriptedSequence):
+    def logits_of(self, ids, i=0):
+        return super().logits_of(sorted(ids), i)
+
+
+@fault("rows.single", head_rows=True)
+class LastRowOnly(ScriptedSequence):
+    def logits_of(self, ids, i=0):
+        self.logits(i)
+        return super().logits_of(ids, len(self._rows) - 1)
+
+
 @fault("truncate.bounds")
 class CutsFromTheEnd(ScriptedSequence):
     def truncate(self, n):

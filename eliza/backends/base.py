@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Row = NDArray[np.float32]
 
-__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "Sequence", "TreeRoom"]
-__all__ += ["ids_array", "parents_array"]
+__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "HeadRows", "Sequence"]
+__all__ += ["TreeRoom", "ids_array", "parents_array"]
 
 #: The most that the logits of one decode may take, in bytes.
 LOGITS_BYTES = 64 << 20
@@ -49,12 +49,15 @@ class Capabilities(NamedTuple):
         cost the same as one.
     save : bool
         `Sequence.save` and `restore` work.
+    head_rows : bool
+        Its sequences are `HeadRows`.
     """
 
     truncate: bool = True
     tree: bool = False
     search_delta: float = 1.0
     save: bool = False
+    head_rows: bool = False
 
 
 class TreeRoom(NamedTuple):
@@ -199,6 +202,26 @@ class Sequence(Protocol):
         """Free the sequence's memory. May be called twice.
 
         All other calls then raise `Closed`.
+        """
+
+
+class HeadRows(Sequence, Protocol):
+    """A sequence that can compute single logits; see `Capabilities.head_rows`.
+
+    The last layer of a model, its head, has a row of weights for each id. Such a
+    sequence computes no more in a decode than what the head is multiplied with, and of
+    the head only what is asked for.
+    """
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i, in the order of the ids.
+
+        They are those that the whole row has; the array is the caller's own.
+
+        Raises
+        ------
+        InvalidArgument
+            No ids, one outside [0, n_vocab), or no such row.
         """
 
 

@@ -76,10 +76,12 @@ def decide(
         timeline = session.timeline
         if request.ranking is not None:
             whole = request.ranking == "whole"
-            with Tree(timeline) as tree:
-                likelihoods = score_all(
-                    tree, cursor, timeline.row(), trail, whole=whole
-                )
+            if whole:
+                row = timeline.row()
+            else:
+                row = timeline.narrow_row(cursor.allowed(), cursor.trie.n_vocab)
+            with Tree(timeline, narrow=not whole) as tree:
+                likelihoods = score_all(tree, cursor, row, trail, whole=whole)
         if exact and request.ranking == "whole" and likelihoods is not None:
             made = _best(likelihoods, policy)
         elif exact:
@@ -128,7 +130,7 @@ def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> D
         trail.weigh(cursor, row)
         return pick(row)
 
-    session.set_constraint(cursor, weigh_and_pick)
+    session.set_constraint(cursor, weigh_and_pick, narrow=True)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole

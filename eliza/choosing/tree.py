@@ -59,9 +59,12 @@ class Tree:
         It has logits after its last id; they are kept when something is decoded. Where
         the runtime has no trees, one path after the other is decoded and cut off again;
         where it cannot cut either, each path begins at the prompt.
+    narrow : bool
+        Of the rows, only the logits of a node's allowed ids are read.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, *, narrow: bool = False) -> None:
+        self._narrow = narrow
         self._timeline = timeline
         self._sequence = timeline.sequence
         self._base = timeline.position
@@ -94,7 +97,7 @@ class Tree:
         if self._fit(nodes):
             first = self._decode(nodes)
             for node in nodes:
-                yield node, self._sequence.logits_window(node.number - first)
+                yield node, self._row(node, node.number - first)
             return
         batch = _Batch(self._sequence)
         for node in nodes:
@@ -142,7 +145,7 @@ class Tree:
         if batch.nodes:
             first = self._decode(batch.nodes)
             for node in batch.wanted:
-                yield node, self._sequence.logits_window(node.number - first)
+                yield node, self._row(node, node.number - first)
 
     def _decode(self, nodes: list[Node]) -> int:
         """Decode nodes; return the number of the first, which has row 0."""
@@ -158,6 +161,12 @@ class Tree:
         self._timeline.count(len(ids))
         self._live += len(ids)
         return first
+
+    def _row(self, node: Node, i: int) -> Row:
+        if not self._narrow:
+            return self._sequence.logits_window(i)
+        at = node.cursor
+        return self._timeline.narrow_row_of(i, at.allowed(), at.trie.n_vocab)
 
     def _clear(self) -> None:
         self._sequence.clear_tree()
@@ -186,7 +195,7 @@ class Tree:
             for i, node in enumerate(path[keep:]):
                 if node in asked:
                     asked.discard(node)
-                    yield node, self._sequence.logits_window(i)
+                    yield node, self._row(node, i)
 
     def _cut_to(self, path: list[Node], asked: set[Node]) -> int:
         """Cut the timeline to what it shares with the path; return how much that is."""

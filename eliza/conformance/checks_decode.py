@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from eliza.conformance.subject import distance, held, require
 from eliza.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from eliza.backends.base import HeadRows
     from eliza.conformance.subject import Subject
 
 
@@ -216,6 +217,45 @@ def end(s: Subject) -> None:
             with s.refused(InvalidArgument, f"{read.__name__}(0) after truncate({n})"):
                 read(0)
         sequence.close()
+
+
+@rule("rows.single")
+def single(s: Subject) -> None:
+    """Single logits, where a runtime computes them, are those of the whole row, whether
+    or not that was asked for; ids that are none are refused.
+    """
+    if not s.backend.capabilities.head_rows:
+        return
+    ids = s.ids(5)
+    n_vocab = s.backend.vocab.n_vocab
+    sequence = cast("HeadRows", s.grown(ids))
+    some = [*s.pool[:7][::-1], 0, n_vocab - 1]
+    for wanted in ([s.pool[3]], some, [*range(n_vocab)]):
+        values = sequence.logits_of(wanted)
+        require(values.dtype == np.float32, f"they are {values.dtype}, not float32")
+        require(values.shape == (len(wanted),), f"{len(wanted)} ids: {values.shape}")
+        apart = np.abs(values - s.row_after(ids)[wanted]).max()
+        require(
+            apart <= s.tolerance,
+            f"{len(wanted)} logits are up to {apart:.3g} from those of the row",
+        )
+        values[:] = 0  # the caller's own
+        s.same(sequence.logits(0), ids, "after single logits")
+    for wrong in ([], [-1], [n_vocab]):
+        with s.refused(InvalidArgument, f"logits_of({wrong})"):
+            sequence.logits_of(wrong)
+    with s.refused(InvalidArgument, "logits_of of row 1, where 1 rows are"):
+        sequence.logits_of([0], 1)
+    n = min(3, sequence.max_rows)
+    more = s.ids(n, 1)
+    sequence.decode_many(more)
+    for i in reversed(range(n)):
+        history = [*ids, *more[: i + 1]]
+        apart = np.abs(sequence.logits_of(some, i) - s.row_after(history)[some]).max()
+        require(apart <= s.tolerance, f"row {i} of {n}: {apart:.3g} apart")
+    sequence.truncate(0)
+    with s.refused(InvalidArgument, "logits_of after truncate(0)"):
+        sequence.logits_of([0])
 
 
 @rule("truncate.redo", needs="truncate")
