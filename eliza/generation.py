@@ -251,6 +251,7 @@ class Generation:
             raise failure
         new = _Taken(None if self.max_tokens is None else self.max_tokens - self.n_ids)
         spent = new.room is not None and new.room <= 0
+        before = self.finish
         if self.finish in (None, "length"):  # the limit may have been moved since
             self.finish = "length" if spent else None
         if self.finish is None and self.constraint is not None:
@@ -264,7 +265,12 @@ class Generation:
                 "higher to go on, or reset it"
             )
         if self.finish is None and not new.ids:
-            self._walk(new)
+            try:
+                self._walk(new)
+            except BaseException:
+                if not new.ids:
+                    self.finish = before
+                raise
             self._follow_forced(new)
         return self._emit(new)
 

@@ -548,12 +548,13 @@ class Session:
         if self._lock.foreign:
             return  # what there is to free is the parent's
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self.timeline.sequence.close()
-                if self._generation.drafter is not None:
-                    self._generation.drafter.close()
-                self._host.on_close(self.counters)
+            if self._closed:
+                return
+            self._closed = True
+            self.timeline.sequence.close()
+            self._host.on_close(self.counters)
+        if self._generation.drafter is not None:  # it has a lock of its own
+            self._generation.drafter.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

@@ -116,12 +116,16 @@ class DraftModel:
         self._timeline.sequence.on_piece = check
 
     def propose(self, history: Sequence[int], n: int) -> list[int]:
-        """Return the n ids of its greedy continuation, fewer at the context's end."""
+        """Return the n ids of its greedy continuation, fewer at the context's end.
+
+        None while another thread computes with the smaller model. To wait would gain
+        nothing, and two models that draft for each other would wait for ever.
+        """
         n = min(n, self._room - len(history))
-        if n < 1 or not len(history):
+        if n < 1 or not len(history) or not self._lock.take_if_free():
             return []
         ids: list[int] = []
-        with self._lock:
+        try:
             timeline = self._timeline
             timeline.realign()
             timeline.sync(list(history))
@@ -134,6 +138,8 @@ class DraftModel:
                 if len(ids) == n:
                     return ids
                 timeline.append([token])
+        finally:
+            self._lock.free()
 
     def close(self) -> None:
         """Free its timeline. May be called twice."""

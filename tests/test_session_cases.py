@@ -191,6 +191,26 @@ def test_fc051_limits_with_and_without_skipping(limit, skip):
         assert session.history == (*PROMPT, *range(30, 30 + limit))
 
 
+def test_a_step_that_fails_after_a_higher_limit_changes_nothing():
+    broken = []
+
+    def logits(history):
+        if broken:
+            raise broken[0]
+        return {9: 1.0}
+
+    session = model_of(logits).open(max_tokens=2)
+    session.prefill(PROMPT)
+    list(session)
+    session.max_tokens = 3
+    broken.append(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        session.next()
+    assert (session.ids, session.finish_reason) == ((9, 9), "length")
+    broken.clear()
+    assert session.next().ids == (9,)
+
+
 @pytest.mark.parametrize("end", [True, False])
 def test_fc051_a_limit_where_only_the_end_is_open(end):
     """The end id is no token of the limit, but nobody asks for it past the limit."""

@@ -4,6 +4,8 @@ Each run is made twice, with a drafter and without, and compared id for id; the 
 the random state and what is counted must agree as well.
 """
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -660,3 +662,24 @@ def test_a_cancel_reaches_a_draft_model(eager):
     session.cancel()
     with pytest.raises(eliza.Cancelled):
         inner()
+
+
+def test_a_busy_draft_model_proposes_nothing():
+    """Two models that draft for each other do not wait for each other."""
+    small = model_of(hashed(1, 64))
+    drafter = small.drafter_for(model_of(hashed(1, 64)).vocab)
+    assert drafter.propose([4, 5], 3)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with small._lock:
+            held.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(20)
+    assert drafter.propose([4, 5], 3) == []
+    done.set()
+    thread.join()
+    assert drafter.propose([4, 5], 3)
