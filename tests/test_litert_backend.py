@@ -17,6 +17,7 @@ import children
 import eliza
 from eliza.backends import litert_plan
 from eliza.backends.litert import LitertBackend
+from eliza.backends.litert_head import SingleLogits
 from eliza.backends.litert_layout import Signature, TensorInfo, discover
 from eliza.backends.litert_sequence import LitertSequence, Shared
 from eliza.convert.litertlm import write_litertlm
@@ -234,6 +235,48 @@ def test_bad_options(path):
         eliza.load(path, backend_options={"n_gpu_layers": 3})
 
 
+# Single logits
+
+
+@pytest.mark.parametrize("interface", ["compiled", "interpreter"])
+@pytest.mark.parametrize("name", ["m.tflite", "m8.tflite"])
+def test_single_logits_are_those_of_the_row(files, name, interface):
+    """R4: bit for bit, also where the runtime quantises what it multiplies."""
+    with LitertBackend(files / name, interface=interface) as backend:
+        assert backend.capabilities.head_rows
+        sequence = backend.open()
+        ids = [371, 0, 17, 300, 17]
+        for n in (1, 3, 8, 11):
+            sequence.truncate(0)
+            sequence.decode_many(IDS[:n])
+            single = [sequence.logits_of(ids, i) for i in range(n)]
+            assert np.abs(single - rows_of(sequence, n)[:, ids]).max() < 1e-5
+        sequence.decode(IDS[n:])
+        single = sequence.logits_of(ids)
+        assert np.abs(single - sequence.logits()[ids]).max() < 1e-5
+
+
+def test_a_head_that_computes_otherwise_is_not_used(files, monkeypatch):
+    """R3: what a whole row would have is found out when the model is loaded."""
+    real = SingleLogits.logits
+    monkeypatch.setattr(SingleLogits, "logits", lambda *a: real(*a) * np.float32(1.001))
+    with LitertBackend(files / "m8.tflite") as backend:
+        assert not backend.capabilities.head_rows
+        sequence = backend.open()
+        sequence.decode(IDS)
+        assert (sequence.logits_of([5, 9]) == sequence.logits()[[5, 9]]).all()
+
+
+def test_a_greedy_choice_computes_no_whole_row(files, monkeypatch):
+    with eliza.load(files / "m.tflite") as model:
+        wanted = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="exact")
+        runtime = model.backend._shared.runtime
+        monkeypatch.setattr(runtime, "apply", None)
+        got = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="greedy")
+        assert got.value in ("REPLY", "SEND", "MUTE")
+        assert wanted.value in ("REPLY", "SEND", "MUTE")
+
+
 # Dividing ids among signatures
 
 
@@ -309,7 +352,7 @@ def test_layouts_are_found(cache, mask, axes):
     )
     assert (found.n_ctx, found.width) == (64, 500)
     assert tuple(info.axis for info in found.caches.values()) == axes
-    steps = [(step.name, step.n, step.logits is not None) for step in found.steps]
+    steps = [(step.name, step.n, step.out is not None) for step in found.steps]
     assert steps == [
         ("decode", 1, True),
         ("verify", 4, True),

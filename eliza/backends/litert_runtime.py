@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from eliza.backends.litert_layout import Layout, Signature, Step, TensorInfo, discover
+from eliza.backends.litert_layout import (
+    Head,
+    Layout,
+    Signature,
+    Step,
+    TensorInfo,
+    discover,
+)
 from eliza.backends.litert_log import captured, quiet_at_exit
 from eliza.backends.litert_weights import packed_weights
 from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["INSTALL", "Cache", "Runtime", "open_runtime"]
 
 INSTALL = "pip install 'eliza[litert]'"
+
+_FLOATS = {"float32", "float16", "bfloat16"}
 
 
 class Cache:
@@ -47,10 +56,13 @@ class Runtime(Protocol):
         """Return keys and values that are all 0."""
 
     def run(self, step: Step, inputs: Inputs, cache: Cache) -> Rows | None:
-        """Append to the cache; return the logits, if the step gives any.
+        """Append to the cache; return what the step gives for each id, if anything.
 
-        The rows [n, width] are the caller's own.
+        The rows are the caller's own.
         """
+
+    def apply(self, head: Head, hidden: Rows) -> Rows:
+        """Return the logits of n hidden states; the caller's own."""
 
     def read(self, cache: Cache, name: str) -> NDArray[Any]:
         """Return a copy of one of the tensors of a cache."""
@@ -170,11 +182,12 @@ class CompiledRuntime:
             ) from error
         self._in_place = in_place
         self.layout = discover(signatures, path)
-        logits = {s.logits_info.dtype for s in self.layout.with_rows if s.logits_info}
-        if logits - {"float32", "float16", "bfloat16"}:
-            raise _OtherInterface(f"{path} gives logits as {', '.join(logits)}")
+        types = {step.out_info.dtype for step in self.layout.steps if step.out_info}
+        types |= {head.logits_info.dtype for head in self.layout.heads}
+        if types - _FLOATS:
+            raise _OtherInterface(f"{path} gives logits as {', '.join(types)}")
         self._inputs: dict[str, dict[str, Any]] = {}
-        self._logits: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
         self._spare: dict[str, Any] | None = None
 
     def _signatures(self) -> dict[str, Signature]:
@@ -215,48 +228,57 @@ class CompiledRuntime:
         return tensors
 
     def run(self, step: Step, inputs: Inputs, cache: Cache) -> Rows | None:
-        """Append to the cache; return the logits, if the step gives any."""
+        """Append to the cache; return what the step gives, if anything."""
         try:
-            buffers = self._buffers(step, inputs)
-            for name, values in inputs.items():
-                buffers[name].write(values)
+            buffers = self._written(step.name, inputs)
             if self._spare is None and not self._in_place:
                 self._spare = self._new_tensors()
             after = cache.tensors if self._spare is None else self._spare
             outputs = dict(after)
-            if step.logits is not None:
-                outputs[step.logits] = self._logits_buffer(step)
+            if step.out is not None:
+                outputs[step.out] = self._output(step.name, step.out)
             self._model.run_by_name(step.name, {**buffers, **cache.tensors}, outputs)
-            rows = None if step.logits is None else self._rows(step)
+            rows = None
+            if step.out is not None and step.out_info is not None:
+                rows = _rows(outputs[step.out], step.out_info)
         except (RuntimeError, ValueError) as error:
             raise BackendError(f"LiteRT failed: {first_line(error)}") from error
         if self._spare is not None:
             self._spare, cache.tensors = cache.tensors, after
         return rows
 
-    def _buffers(self, step: Step, inputs: Inputs) -> dict[str, Any]:
-        found = self._inputs.get(step.name)
+    def apply(self, head: Head, hidden: Rows) -> Rows:
+        """Return the logits of n hidden states."""
+        try:
+            inputs = self._written(head.name, {"hidden": hidden[None]})
+            out = self._output(head.name, head.logits)
+            self._model.run_by_name(head.name, inputs, {head.logits: out})
+            return _rows(out, head.logits_info)
+        except (RuntimeError, ValueError) as error:
+            raise BackendError(f"LiteRT failed: {first_line(error)}") from error
+
+    def _written(self, signature: str, inputs: Inputs) -> dict[str, Any]:
+        """Return buffers with inputs; they are made once."""
+        found = self._inputs.get(signature)
         if found is None:
             create = self._model.create_input_buffer_by_name
-            with captured():
-                found = {name: create(step.name, name) for name in inputs}
-            self._inputs[step.name] = found
+            with captured():  # the first one to be written to also prints something
+                found = {name: create(signature, name) for name in inputs}
+                for name, values in inputs.items():
+                    found[name].write(values)
+            self._inputs[signature] = found
+            return found
+        for name, values in inputs.items():
+            found[name].write(values)
         return found
 
-    def _logits_buffer(self, step: Step) -> Any:
-        found = self._logits.get(step.name)
+    def _output(self, signature: str, name: str) -> Any:
+        found = self._outputs.get(signature)
         if found is None:
             create = self._model.create_output_buffer_by_name
             with captured():
-                found = self._logits[step.name] = create(step.name, step.logits)
+                found = self._outputs[signature] = create(signature, name)
         return found
-
-    def _rows(self, step: Step) -> Rows:
-        # A copy, which nobody's decode changes later: 6 us for 49,152 values.
-        assert step.logits_info is not None
-        info = step.logits_info
-        flat = self._logits[step.name].read(step.n * info.shape[-1], _dtype(info.dtype))
-        return _as_float32(flat.reshape(step.n, -1))
 
     def read(self, cache: Cache, name: str) -> NDArray[Any]:
         """Return a copy of one of the tensors of a cache."""
@@ -277,7 +299,7 @@ class CompiledRuntime:
         """Give everything back."""
         for buffers in self._inputs.values():
             _destroy(buffers)
-        _destroy(self._logits)
+        _destroy(self._outputs)
         if self._spare is not None:
             _destroy(self._spare)
         with captured():
@@ -303,10 +325,12 @@ class InterpreterRuntime:
             for name, runner in runners.items()
         }
         self.layout = discover(signatures, path)
-        self._scales = {
-            step.name: _scale(runners[step.name], step, path)
-            for step in self.layout.with_rows
-        }
+        self._scales: dict[str, _Scale] = {}
+        for step in self.layout.steps:
+            if step.out is not None:
+                self._scales[step.name] = _scale(runners[step.name], step.out, path)
+        for head in self.layout.heads:
+            self._scales[head.name] = _scale(runners[head.name], head.logits, path)
 
     def new_cache(self) -> Cache:
         """Return keys and values that are all 0."""
@@ -322,16 +346,26 @@ class InterpreterRuntime:
         return Cache(tensors)
 
     def run(self, step: Step, inputs: Inputs, cache: Cache) -> Rows | None:
-        """Append to the cache; return the logits, if the step gives any."""
+        """Append to the cache; return what the step gives, if anything."""
         try:
             outputs = self._runners[step.name](**inputs, **cache.tensors)
         except (RuntimeError, ValueError) as error:
             raise BackendError(f"LiteRT failed: {first_line(error)}") from error
         cache.tensors = {name: outputs[name] for name in cache.tensors}
-        if step.logits is None:
-            return None
-        rows = outputs[step.logits].reshape(step.n, -1)
-        scale = self._scales[step.name]
+        return None if step.out is None else self._real(step.name, outputs[step.out])
+
+    def apply(self, head: Head, hidden: Rows) -> Rows:
+        """Return the logits of n hidden states."""
+        try:
+            outputs = self._runners[head.name](hidden=hidden[None])
+        except (RuntimeError, ValueError) as error:
+            raise BackendError(f"LiteRT failed: {first_line(error)}") from error
+        return self._real(head.name, outputs[head.logits])
+
+    def _real(self, signature: str, values: NDArray[Any]) -> Rows:
+        """Return rows as float32, whatever the runtime has."""
+        rows = values.reshape(-1, values.shape[-1])
+        scale = self._scales[signature]
         if scale is not None:
             rows = (rows.astype(np.float32) - scale[1]) * scale[0]
         return _as_float32(rows)
@@ -379,19 +413,30 @@ def _as_float32(rows: NDArray[Any]) -> Rows:
     return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
 
-def _scale(runner: Any, step: Step, where: str) -> tuple[np.float32, np.float32] | None:
-    """Return by what quantised logits are multiplied, and what is 0 in them."""
-    assert step.logits_info is not None
-    dtype = step.logits_info.dtype
-    if dtype in ("float32", "float16", "bfloat16"):
+def _rows(buffer: Any, info: TensorInfo) -> Rows:
+    # A copy, which nobody's decode changes later: 6 us for 49,152 values.
+    flat = buffer.read(int(np.prod(info.shape)), _dtype(info.dtype))
+    return _as_float32(flat.reshape(-1, info.shape[-1]))
+
+
+#: By what quantised values are multiplied, and what is 0 in them.
+_Scale = tuple[np.float32, np.float32] | None
+
+
+def _scale(runner: Any, name: str, where: str) -> _Scale:
+    """Return how an output is quantised; None if it is not."""
+    details = runner.get_output_details()[name]
+    dtype = _type_name(details["dtype"])
+    if dtype in _FLOATS:
         return None
-    details = runner.get_output_details()[step.logits]["quantization_parameters"]
-    if dtype not in ("int8", "uint8", "int16") or len(details["scales"]) != 1:
+    scales = details["quantization_parameters"]["scales"]
+    if dtype not in ("int8", "uint8", "int16") or len(scales) != 1:
         raise NotSupported(
-            f"{where} gives logits as {dtype} with {len(details['scales'])} scales; "
-            "eliza reads floats, and integers with one scale"
+            f"{where} gives logits as {dtype} with {len(scales)} scales; eliza reads "
+            "floats, and integers with one scale"
         )
-    return np.float32(details["scales"][0]), np.float32(details["zero_points"][0])
+    zero = details["quantization_parameters"]["zero_points"][0]
+    return np.float32(scales[0]), np.float32(zero)
 
 
 def _destroy(tensors: dict[str, Any]) -> None:
