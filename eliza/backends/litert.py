@@ -1,8 +1,9 @@
 """The LiteRT backend: `.tflite` and `.litertlm` files, in process.
 
-`litert_layout` finds out what a file's signatures mean, `litert_runtime` has the two
-interfaces of the library, `litert_sequence` decodes, `litert_plan` divides ids among
-signatures, `litert_log` routes what the library prints.
+`litert_layout` finds out what a file's signatures mean, `litert_plan` divides ids among
+them, `litert_sequence` decodes. `litert_runtime` opens one of the library's interfaces,
+`litert_compiled` or `litert_interpreter`; `litert_weights` keeps packed weights,
+`litert_head` computes single logits, `litert_log` routes what the library prints.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING
 from eliza.backends.base import Capabilities
 from eliza.backends.cores import physical_cores
 from eliza.backends.litert_about import About
+from eliza.backends.litert_base import Runtime
 from eliza.backends.litert_head import SingleLogits
-from eliza.backends.litert_runtime import Runtime, open_runtime
+from eliza.backends.litert_runtime import open_runtime
 from eliza.backends.litert_sequence import LitertSequence, Shared
 from eliza.errors import (
     BundleError,

@@ -18,8 +18,8 @@ from eliza.files.tables import Malformed, TableView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from eliza.backends.litert_base import Runtime
     from eliza.backends.litert_layout import Head
-    from eliza.backends.litert_runtime import Runtime
 
     Rows = NDArray[np.float32]
 

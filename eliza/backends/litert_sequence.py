@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eliza.backends.base import Row
+    from eliza.backends.litert_base import Runtime
     from eliza.backends.litert_head import SingleLogits
     from eliza.backends.litert_layout import Step
-    from eliza.backends.litert_runtime import Runtime
     from eliza.locking import ModelLock
 
 __all__ = ["LitertSequence", "Shared"]
