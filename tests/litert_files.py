@@ -88,7 +88,9 @@ def signature(n, cache=None, mask=64, logits=None, **others):
         **kept,
         **others,
     }
-    if mask:
+    if isinstance(mask, TensorInfo):
+        inputs["mask"] = mask
+    elif mask:
         inputs["mask"] = info((1, 1, n, mask), "float32")
     outputs = dict(kept)
     if logits:

@@ -91,6 +91,10 @@ def test_what_is_not_known_is_refused():
     cache = {"k": (1, 2, 64, 16), "v": (1, 7)}
     with pytest.raises(NotSupported, match="cannot be cut back"):
         discover({"decode": signature(1, cache, logits=1)}, "m")
+    for shape in ((), (64,), (2, 1, 1, 64), (1, 1, 2, 64)):
+        bad = signature(1, logits=1, mask=TensorInfo(shape, "float32"))
+        with pytest.raises(NotSupported, match="takes a mask of type"):
+            discover({"decode": bad}, "m")
     with pytest.raises(BundleError, match="gives its logits; it has prefill_8"):
         discover({"prefill_8": signature(8)}, "m")
     with pytest.raises(BundleError, match="it has none"):

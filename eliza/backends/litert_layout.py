@@ -272,8 +272,8 @@ class _Reader:
             info = self.inputs.pop(name, None)
             if info is None:
                 continue
-            *outer, rows, _ = (1, *info.shape)
-            if rows != n or {*outer} != {1} or info.dtype not in _MASK_TYPES:
+            fits = info.shape[-2:-1] == (n,) and {1, *info.shape[:-2]} == {1}
+            if not fits or info.dtype not in _MASK_TYPES:
                 raise NotSupported(
                     f"{self.where} takes a mask of type {info.dtype} and shape "
                     f"{info.shape}"
