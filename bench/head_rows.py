@@ -3,7 +3,7 @@
     python bench/head_rows.py [--rounds N] [--check]
 
 A Llama of random weights (2 layers, 576 wide, the width of SmolLM2) with heads for two
-sizes of vocabulary, in MLX and in LiteRT, whichever is installed. A decision is `choose`
+sizes of vocabulary, in MLX and in LiteRT, where installed. A decision is `choose`
 by the greedy method among 10 texts that part at one point, after a prompt that differs
 by its last id from the one before: one id is decoded, and one id picked.
 """

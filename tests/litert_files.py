@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from eliza.backends.litert_layout import Signature, TensorInfo
@@ -13,7 +11,6 @@ from eliza.convert.tflite import write_tflite
 from eliza.convert.tflite_buffers import Buffers
 from eliza.convert.tflite_graph import ModelTables, Tensor, _Operator
 from eliza.convert.tflite_llama import add_weights, ending_at
-from eliza.files.noted import ABOUT
 
 __all__ = ["IDS", "LM", "LOGIT_SCALE", "PLAIN", "TOLERANCE", "rows_of", "signature"]
 __all__ += ["variant", "write_files"]
@@ -43,7 +40,6 @@ def variant(source, out, *, logits="float32", rename=None, n_ctx=64, sizes=(8,))
             for tensors in (graph.inputs, graph.outputs):
                 if old in tensors:
                     tensors[new] = tensors.pop(old)
-    model.add_metadata(ABOUT, json.dumps({"name": "variant"}).encode())
     with open(out, "w+b") as file:
         buffers.write(file, pack(model.table(), b"TFL3"), lambda _: None)
     return out

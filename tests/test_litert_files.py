@@ -139,9 +139,9 @@ def test_a_file_cut_anywhere(files, tmp_path, name):
             LitertBackend(cut)
 
 
-def test_a_signature_of_a_graph_that_is_not_there(files, tmp_path):
+def test_a_signature_of_a_graph_that_is_not_there(source, tmp_path):
     """A flipped bit that ended the process."""
-    data = bytearray((files / "m.tflite").read_bytes())
+    data = bytearray(variant(source, tmp_path / "m.tflite").read_bytes())
     signature = TableView.root(bytes(data)).tables(7)[0]
     data[signature._place(4)] = 77
     (tmp_path / "m.tflite").write_bytes(data)
@@ -167,5 +167,6 @@ def test_flipped_bits_end_no_process(files, tmp_path):
     loaded, refused = queue.get(timeout=120)
     child.join(20)
     assert child.exitcode == 0
+    # Only where a bit has no meaning, or the file no longer says that we wrote it.
     assert loaded + refused == 60
-    assert refused > 5
+    assert loaded < 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from eliza.errors import BundleError
-from eliza.files.noted import ABOUT, LIST_SAFE, TOKENIZER
+from eliza.files.noted import LIST_SAFE, TOKENIZER
 from eliza.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -111,13 +110,8 @@ class About:
         return read_vocab(self.tokenizer, n_vocab=n_vocab, **self.roles)
 
     def _read_note(self, file: TfliteFile) -> dict[str, Any]:
-        try:
-            noted = json.loads(file.metadata.get(ABOUT, b"{}"))
-        except ValueError:
-            noted = None
-        if not isinstance(noted, dict):
-            raise BundleError(f"{file.path} is damaged: its own note is not JSON")
-        self.by_eliza = noted.get("format") == 1
+        noted = file.note
+        self.by_eliza = bool(noted)
         self.name = str(noted.get("name", ""))
         template = noted.get("chat_template")
         self.template = template if isinstance(template, str) else None

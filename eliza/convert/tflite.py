@@ -14,7 +14,7 @@ from eliza.convert.tflite_buffers import Buffers
 from eliza.convert.tflite_graph import ModelTables
 from eliza.convert.tflite_llama import add_head, add_weights, ending_at
 from eliza.errors import BackendError, InvalidArgument
-from eliza.files.noted import ABOUT, TOKENIZER
+from eliza.files.noted import ABOUT, SEAL, TOKENIZER, seal
 from eliza.tokenizers.gguf import GgufTokenizer
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def write_tflite_to(
         ending_at("hidden", f"hidden_{n}", n, model, source, n_ctx)
         add_head(f"head_{n}", n, model, source)
     ending_at("logits", "decode", 1, model, source, n_ctx)
-    about = {"format": 1, "name": source.config.name, "type": type, "n_ctx": n_ctx}
+    about = {"format": 1, "name": source.config.name, "type": type, "tables": SEAL}
     if tokenizer is not None:
         about |= {
             "chat_template": tokenizer.chat_template,
@@ -126,7 +126,7 @@ def write_tflite_to(
         model.add_metadata(TOKENIZER, zlib.compress(tokenizer.to_json()))
     model.add_metadata(ABOUT, json.dumps(about).encode())
     tables = pack(model.table(), b"TFL3")
-    buffers.write(file, tables, progress or (lambda _: None))
+    buffers.write(file, tables, progress or (lambda _: None), seal)
 
 
 def context_length(source: GgufSource, n_ctx: int | None) -> int:

@@ -129,7 +129,11 @@ class Buffers:
         return sum(weight.nbytes for weight in self._weights.values())
 
     def write(
-        self, file: BinaryIO, tables: bytearray, progress: Callable[[float], object]
+        self,
+        file: BinaryIO,
+        tables: bytearray,
+        progress: Callable[[float], object],
+        complete: Callable[[bytearray], object] = lambda tables: None,
     ) -> None:
         """Write the tables and the weights to the end of a file, where it stands.
 
@@ -139,6 +143,8 @@ class Buffers:
             The flatbuffer, with what only becomes known here still to be put in.
         progress : callable
             Called with the fraction that is written.
+        complete : callable
+            Called with the tables when they hold everything else.
         """
         base, at = file.tell(), len(tables)
         for weight in self._weights.values():
@@ -156,6 +162,7 @@ class Buffers:
                 progress(done / total)
             if weight.scales is not None:
                 weight.scales.patch(tables)
+        complete(tables)
         file.seek(base)
         file.write(tables)
 

@@ -7,11 +7,13 @@ what a signature refers to is there. So both are checked here.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from eliza.errors import BundleError
+from eliza.files.noted import ABOUT, is_sealed
 from eliza.files.tables import Malformed, TableView
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class TfliteFile:
     ----------
     metadata : mapping of str to bytes
         What was noted in the file beside the model.
+    note : mapping of str to object
+        What eliza noted, if it wrote the file; else nothing.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class TfliteFile:
                 if number >= len(buffers):
                     raise Malformed(f"there is no buffer {number}")
                 self.metadata[entry.text(0)] = buffers[number].bytes(_DATA)
+            self.note = self._note()
         except Malformed as error:
             self.close()
             raise BundleError(f"{self.path} is cut short or damaged: {error}") from None
@@ -86,6 +91,21 @@ class TfliteFile:
                 f"weight {number} ends at byte {begin + size}, the file at "
                 f"{len(self._data)}"
             )
+
+    def _note(self) -> dict[str, Any]:
+        """Return what eliza noted, after checking that all is as it was then."""
+        if ABOUT not in self.metadata:
+            return {}
+        try:
+            noted = json.loads(self.metadata[ABOUT])
+        except ValueError:
+            noted = None
+        if not isinstance(noted, dict):
+            raise Malformed("what eliza noted in it is not JSON")
+        mark = noted.get("tables")
+        if not isinstance(mark, str) or not is_sealed(self._data, mark):
+            raise Malformed("its tables are not as they were written")
+        return noted
 
     def close(self) -> None:
         """Close the file. May be called twice."""
