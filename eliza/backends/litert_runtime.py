@@ -17,6 +17,7 @@ import numpy as np
 
 from eliza.backends.litert_layout import Layout, Signature, Step, TensorInfo, discover
 from eliza.backends.litert_log import captured, quiet_at_exit
+from eliza.backends.litert_weights import packed_weights
 from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
 
 if TYPE_CHECKING:
@@ -153,21 +154,22 @@ class CompiledRuntime:
 
     def __init__(self, path: str, n_threads: int, in_place: bool) -> None:
         compiled = _import("compiled_model")
-        options = compiled.Options(
-            hardware_accelerators=compiled.HardwareAccelerator.CPU,
-            cpu_options=compiled.CpuOptions(num_threads=n_threads),
-        )
         try:
-            with captured():
+            with captured(), packed_weights(path) as packed:
+                cpu = compiled.CpuOptions(num_threads=n_threads)
+                if packed is not None:
+                    cpu.xnnpack_weight_cache_path = packed
+                options = compiled.Options(compiled.HardwareAccelerator.CPU, cpu)
                 self._model = compiled.CompiledModel.from_file(
                     path, environment=_environment(compiled), options=options
                 )
+                signatures = self._signatures()
         except (RuntimeError, ValueError) as error:
             raise BundleError(
                 f"{path} cannot be loaded by LiteRT: {first_line(error)}"
             ) from error
         self._in_place = in_place
-        self.layout = discover(self._signatures(), path)
+        self.layout = discover(signatures, path)
         logits = {s.logits_info.dtype for s in self.layout.with_rows if s.logits_info}
         if logits - {"float32", "float16", "bfloat16"}:
             raise _OtherInterface(f"{path} gives logits as {', '.join(logits)}")
@@ -199,35 +201,38 @@ class CompiledRuntime:
                     tensors[name] = tensor
                     # What is never written is multiplied by 0, which NaN survives.
                     tensor.write(np.zeros(info.shape, _dtype(info.dtype)))
-        except (RuntimeError, MemoryError) as error:
+        except MemoryError as error:
             _destroy(tensors)
             raise OutOfMemory(
-                f"no memory for the keys and values of {self.layout.n_ctx} ids: "
+                f"no memory for the keys and values of {self.layout.n_ctx} ids"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            _destroy(tensors)
+            raise BackendError(
+                f"LiteRT gives no keys and values for {self.layout.n_ctx} ids: "
                 f"{first_line(error)}"
             ) from error
         return tensors
 
     def run(self, step: Step, inputs: Inputs, cache: Cache) -> Rows | None:
         """Append to the cache; return the logits, if the step gives any."""
-        buffers = self._buffers(step, inputs)
-        for name, values in inputs.items():
-            buffers[name].write(values)
-        if self._in_place:
-            after = cache.tensors
-        else:
-            if self._spare is None:
-                self._spare = self._new_tensors()
-            after = self._spare
-        outputs = dict(after)
-        if step.logits is not None:
-            outputs[step.logits] = self._logits_buffer(step)
         try:
+            buffers = self._buffers(step, inputs)
+            for name, values in inputs.items():
+                buffers[name].write(values)
+            if self._spare is None and not self._in_place:
+                self._spare = self._new_tensors()
+            after = cache.tensors if self._spare is None else self._spare
+            outputs = dict(after)
+            if step.logits is not None:
+                outputs[step.logits] = self._logits_buffer(step)
             self._model.run_by_name(step.name, {**buffers, **cache.tensors}, outputs)
+            rows = None if step.logits is None else self._rows(step)
         except (RuntimeError, ValueError) as error:
             raise BackendError(f"LiteRT failed: {first_line(error)}") from error
-        if not self._in_place:
+        if self._spare is not None:
             self._spare, cache.tensors = cache.tensors, after
-        return None if step.logits is None else self._rows(step)
+        return rows
 
     def _buffers(self, step: Step, inputs: Inputs) -> dict[str, Any]:
         found = self._inputs.get(step.name)
