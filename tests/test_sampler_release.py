@@ -60,7 +60,7 @@ class Rounds:
             link = self.random.choice(alive)
             c = Candidates([(100, 1.0), (200, 2.0), (END, 0.0), (5, 9.0), (101, 0.0)])
             if c.apply(link).left:
-                ids = sorted(c.left) + [5]
+                ids = [*sorted(c.left), 5]
                 L.llama_sampler_accept(pointer(link), self.random.choice(ids))
             try:
                 link.check()

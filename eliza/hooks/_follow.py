@@ -6,9 +6,10 @@ prompt ends or when another generation begins. `Follow` remembers the last call 
     the same prompt in front   the same generation; what follows is walked, from the
                                last position if it goes on from there
     another beginning          a new generation, whose prompt is the whole history
-    ids that are not allowed   an error, unless the choice was complete and several ids
-                               have come since: then a new generation, whose prompt
-                               repeats the last one and its answer, as in a chat
+    ids that are not allowed   an error, unless the choice was complete when last seen,
+                               or is, and several ids have come since: then a new
+                               generation, whose prompt repeats what is known, as in a
+                               chat
 
 With `prompt_length` nothing is guessed.
 """
@@ -99,7 +100,7 @@ class Follow:
         How many ids stand before the choice. Without it, the first history of a
         generation is its prompt.
     dead : bool
-        Rows that left the path are None: beams that can never win.
+        Rows that leave the path are None from then on: beams that can never win.
     pads : bool
         After an end-of-generation id a row may hold anything, as finished rows do.
     """
@@ -165,7 +166,7 @@ class Follow:
         start, fresh = self._prompt_end(rows)
         try:
             found = self._walk(rows[:, start:], fresh)
-        except _Beyond as error:
+        except OffPathError as error:
             if not self._is_new(error, length):
                 raise
             start, fresh = length, True
@@ -195,33 +196,28 @@ class Follow:
                 return length, True
         return prompts.shape[1], False
 
-    def _is_new(self, error: _Beyond, length: int) -> bool:
-        """Tell whether ids after a complete choice begin another generation."""
+    def _is_new(self, error: OffPathError, length: int) -> bool:
+        """Tell whether ids that are not allowed begin another generation."""
         if self._fixed is not None:
             return False
-        ended = any(place is not None and place.ended for place in self._last.values())
-        return length - self._length >= 2 or (ended and not self._pads)
+        if self._dead:
+            return True  # beams die one id after the last call
+        last = [place for place in self._last.values() if place is not None]
+        if isinstance(error, _Beyond):
+            ended = any(place.ended for place in last)
+            return length - self._length >= 2 or (ended and not self._pads)
+        # Had the last generation been taken back, it would have been seen on the way.
+        return bool(last) and all(place.cursor.done for place in last)
 
     def _walk(self, paths: Ids, fresh: bool) -> list[tuple[bytes, Place | None]]:
         last: dict[bytes, Place | None] = {} if fresh else self._last
         found: dict[bytes, Place | None] = {}
         out = []
-        error: OffPathError | None = None
         for path in paths:
             key = path.tobytes()
             if key not in found:
-                try:
-                    found[key] = self._place(path, key, last)
-                except _Beyond:
-                    raise
-                except OffPathError as off:
-                    if not self._dead:
-                        raise
-                    error = off
-                    found[key] = None
+                found[key] = self._place(path, key, last)
             out.append((key, found[key]))
-        if error is not None and all(place is None for _, place in out):
-            raise error
         return out
 
     def _place(
@@ -235,7 +231,12 @@ class Follow:
             if before is None:
                 return None
             place = before.copy()
-            place.step(int(path[-1]), self._pads)
+            try:
+                place.step(int(path[-1]), self._pads)
+            except OffPathError:
+                if self._dead:
+                    return None
+                raise
             return place
         place = Place(self.start)
         for token in path.tolist():

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eliza._trie import Trie
-from eliza.errors import BackendError, InvalidArgument, NotSupported
+from eliza.errors import BackendError, BundleError, InvalidArgument, NotSupported
 from eliza.hooks._follow import Follow
 from eliza.hooks._processor import keep_values
 from eliza.hooks._start import Start, end_ids_of
@@ -100,7 +100,10 @@ def _trie_of(text: Any) -> Trie:
             raise InvalidArgument(
                 f'extra_args["{KEY}"]["trie"] is no base64: {error}'
             ) from None
-        trie = Trie.from_bytes(data)
+        try:
+            trie = Trie.from_bytes(data)
+        except BundleError as error:
+            raise InvalidArgument(f'extra_args["{KEY}"]["trie"]: {error}') from None
     _tries[text] = trie
     _tries.move_to_end(text)
     while len(_tries) > _KEPT:
