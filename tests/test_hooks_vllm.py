@@ -4,16 +4,19 @@ vLLM itself is some gigabytes and is not installed here. The stand-in below has 
 classes of its version-1 interface as it publishes them (`BatchUpdate`, its builder's
 rules, `MoveDirectionality`, `LogitsProcessor`) and a batch that is kept as vLLM keeps
 it: rows are removed, replaced, moved into gaps and swapped. Where vLLM is installed its
-own classes are used.
+own classes are used; and those of the file `interface.py` of an unpacked wheel, which
+needs nothing but torch, where the variable ELIZA_VLLM names its folder.
 """
 
 import base64
 import importlib.util
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -34,6 +37,7 @@ from support import END, choice_sets, hashed
 torch = pytest.importorskip("torch")
 
 INSTALLED = importlib.util.find_spec("vllm") is not None
+INTERFACE = "vllm.v1.sample.logits_processor"
 V = 64
 LEAVES = {"a": [10, 11, 12], "b": [10, 11], "c": [20, 21], "d": [20, 22, 23]}
 
@@ -60,19 +64,30 @@ def stand_in():
         @abstractmethod
         def update_state(self, batch_update): ...
 
-    names = ["vllm", "vllm.v1", "vllm.v1.sample", "vllm.v1.sample.logits_processor"]
+    @dataclass(frozen=True)
+    class BatchUpdate:
+        batch_size: int
+        removed: list
+        added: list
+        moved: list
+
+    names = ["vllm", "vllm.v1", "vllm.v1.sample", INTERFACE]
     modules = {name: ModuleType(name) for name in names}
-    modules[names[-1]].LogitsProcessor = LogitsProcessor
-    modules[names[-1]].MoveDirectionality = MoveDirectionality
+    for cls in (LogitsProcessor, MoveDirectionality, BatchUpdate):
+        setattr(modules[names[-1]], cls.__name__, cls)
     return modules
 
 
-@dataclass(frozen=True)
-class BatchUpdate:
-    batch_size: int
-    removed: list
-    added: list
-    moved: list
+def of_a_wheel(folder):
+    """Put the classes of the real interface into the modules of the stand-in."""
+    name = INTERFACE
+    sys.modules["vllm"].SamplingParams = object
+    path = Path(folder, *name.split("."), "interface.py")
+    spec = importlib.util.spec_from_file_location(f"{name}.interface", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for cls in ("LogitsProcessor", "MoveDirectionality", "BatchUpdate"):
+        setattr(sys.modules[name], cls, getattr(module, cls))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +100,8 @@ def hook():
     before = dict(sys.modules)
     sys.modules.update(stand_in())
     try:
+        if "ELIZA_VLLM" in os.environ:
+            of_a_wheel(os.environ["ELIZA_VLLM"])
         import eliza.hooks.vllm as module
 
         yield module
@@ -142,8 +159,9 @@ class Batch:
             moved.append((a, b, move.SWAP))
         self.rows = [rows[i] for i in sorted(rows)]
         removed = sorted(removed, reverse=True)
+        update = sys.modules[INTERFACE].BatchUpdate
         self.processor.update_state(
-            BatchUpdate(len(self.rows), removed, out_added, moved)
+            update(len(self.rows), removed, out_added, moved)
             if removed or out_added or moved
             else None
         )
@@ -226,8 +244,9 @@ def test_a_request_that_takes_anothers_place(hook, trie):
     batch = Batch(hook)
     args = hook.extra_args(trie, eog=[END])
     batch.update(added=[Request(args, [1], None), Request(args, [1], None, [20])])
+    update = sys.modules[INTERFACE].BatchUpdate
     batch.processor.update_state(
-        BatchUpdate(2, [], [(0, SimpleNamespace(extra_args=None), [1], [])], [])
+        update(2, [], [(0, SimpleNamespace(extra_args=None), [1], [])], [])
     )
     out = batch.processor.apply(torch.zeros(2, V))
     assert torch.isfinite(out[0]).all()
@@ -295,7 +314,7 @@ def test_it_is_loaded_by_name(hook):
     """As vLLM does it: module, colon, class, which must be of vLLM's own class."""
     name = f"{hook.TrieLogitsProcessor.__module__}:{hook.TrieLogitsProcessor.__name__}"
     assert name == "eliza.hooks.vllm:TrieLogitsProcessor"
-    base = sys.modules["vllm.v1.sample.logits_processor"].LogitsProcessor
+    base = sys.modules[INTERFACE].LogitsProcessor
     assert issubclass(hook.TrieLogitsProcessor, base)
 
 
