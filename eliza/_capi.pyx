@@ -84,7 +84,6 @@ cdef int32_t code_of(object error) except 0:
     if isinstance(error, ElizaError):
         return error.code if error.code < 0 else ELIZA_BACKEND_ERROR
     if isinstance(error, KeyboardInterrupt):
-        PyErr_SetInterrupt()     # raised again where Python goes on
         return ELIZA_CANCELLED
     if isinstance(error, MemoryError):
         return ELIZA_OUT_OF_MEMORY
@@ -107,6 +106,8 @@ cdef int32_t note(object error, char* err, size_t err_cap) noexcept:
         write_text(err, err_cap, text, len(text))
     except BaseException:        # no memory, most likely
         fail(err, err_cap, code, b"an error, of which nothing could be written down")
+    if isinstance(error, KeyboardInterrupt):
+        PyErr_SetInterrupt()     # raised again where Python goes on, so not before here
     return code
 
 

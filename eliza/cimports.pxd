@@ -2,8 +2,8 @@
 
     from eliza.cimports cimport Cursor, Trie, pos_t, pos_accept, row_of, ...
 
-`Trie` and `Cursor` are the classes of Python. Below a cursor lie two structs, which need
-no Python and no GIL:
+`Trie` and `Cursor` are the classes of Python. Below a cursor lie two structs, which
+need no Python and no GIL:
 
     cursor.bound.b   a bound_t: the trie and what is permitted in it; never changes,
                      shared by all cursors and positions that came from this one
@@ -20,10 +20,10 @@ A loop without the GIL copies the position, works on the copy, and writes it bac
 Ownership: both structs are the cursor's. `b` is valid as long as any cursor that shares
 it lives, so keep one. A cursor, and a position, belong to one thread at a time.
 
-    pos_accept(b, &p, id)     STEP_DONE, STEP_OFF (not allowed) or STEP_DAMAGED (its file)
+    pos_accept(b, &p, id)     STEP_DONE; STEP_OFF: not allowed; STEP_DAMAGED: its file
     pos_rollback(b, &p, n)    at most pos_length(&p); unchecked
     pos_reset(&p)
-    pos_force(b, &p)          go on to where there is a choice; False: its file is damaged
+    pos_force(b, &p)          go on to where there is a choice; False: file damaged
     ids_room(b)               how many ids `ids_at` may need room for, at any position
     ids_at(b, &p, room, &ids) the allowed ids, sorted: their number; ids points into the
                               trie or to room
@@ -33,8 +33,8 @@ it lives, so keep one. A cursor, and a position, belong to one thread at a time.
     row_mask(&row, ids, n)    in place: -inf everywhere else
     row_logprobs(...)         see `_logits.pxd`
 
-What is declared here stays as it is within a minor version. The sizes of the structs may
-change with a minor version: compile again.
+What is declared here stays as it is within a minor version. The sizes of the structs
+may change with a minor version: compile again.
 """
 
 from libc.stdint cimport int64_t

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import eliza
 
-__all__ = ["Api", "functions", "header", "ids", "signature"]
+__all__ = ["Api", "Library", "StreamConfig", "functions", "header", "ids", "signature"]
 
 _TYPES = {
     "void": None,
@@ -136,3 +137,82 @@ def ids(values: Any) -> Any:
     """Return ids as a C array; NULL for none."""
     values = list(values)
     return (ctypes.c_int32 * len(values))(*values) if values else None
+
+
+class Library:
+    """The symbols of eliza_inference.h. A call gives the status; `text` is the error's.
+
+    Functions are called without their common prefix.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.lib = ctypes.CDLL(path)
+        text = header("eliza_inference.h")
+        found = re.findall(
+            r"^(int|void|const char \*|const eliza_api \*)\s?(eliza_\w+)\((.*?)\);",
+            text,
+            re.DOTALL | re.MULTILINE,
+        )
+        self.names = [name for _, name, _ in found]
+        self.types = {}
+        for result, name, given in found:
+            kind = signature(result, given)
+            function = getattr(self.lib, name)
+            function.restype, function.argtypes = kind._restype_, kind._argtypes_
+            self.types[name] = kind._argtypes_
+        # One for each thread: errors of one are not those of another.
+        self._own = threading.local()
+
+    @property
+    def err(self) -> Any:
+        if not hasattr(self._own, "err"):
+            self._own.err = ctypes.create_string_buffer(2000)
+        return self._own.err
+
+    @property
+    def text(self) -> str:
+        return self.err.value.decode()
+
+    def __getattr__(self, short: str) -> Any:
+        for name in self.names:
+            if name.endswith(f"_{short}"):
+                break
+        else:
+            raise AttributeError(short)
+        function = getattr(self.lib, name)
+        if short in ("destroy", "close", "cancel"):
+            return function
+
+        def call(*arguments: Any) -> int:
+            self.err.value = b"untouched"
+            err = ctypes.cast(self.err, ctypes.c_void_p)
+            status: int = function(*arguments, err, len(self.err))
+            return status
+
+        return call
+
+
+class StreamConfig(ctypes.Structure):
+    """`eliza_llm_stream_config_t`."""
+
+    _fields_ = [
+        ("max_tokens", ctypes.c_int32),
+        ("temperature", ctypes.c_float),
+        ("top_p", ctypes.c_float),
+        ("top_k", ctypes.c_int32),
+        ("repeat_penalty", ctypes.c_float),
+        ("slot_id", ctypes.c_int32),
+        ("prompt_cache_key", ctypes.c_char_p),
+        ("draft_min", ctypes.c_int32),
+        ("draft_max", ctypes.c_int32),
+        ("mtp_drafter_path", ctypes.c_char_p),
+        ("gbnf_grammar", ctypes.c_char_p),
+        ("disable_thinking", ctypes.c_int32),
+        ("n_gpu_layers", ctypes.c_int32),
+        ("cache_type_k", ctypes.c_char_p),
+        ("cache_type_v", ctypes.c_char_p),
+        ("context_size", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+        ("min_p", ctypes.c_float),
+    ]

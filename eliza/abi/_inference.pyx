@@ -1,4 +1,4 @@
-"""What the symbols of eliza_inference.h forward to: C on one side, `streams` on the other.
+"""What the symbols of eliza_inference.h forward to: C in front, `streams` behind.
 
 Each function checks pointers, takes the GIL, and catches everything.
 """

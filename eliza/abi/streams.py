@@ -10,7 +10,13 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eliza.errors import Cancelled, Closed, InvalidArgument, NotSupported
+from eliza.errors import (
+    BundleError,
+    Cancelled,
+    Closed,
+    InvalidArgument,
+    NotSupported,
+)
 
 if TYPE_CHECKING:
     from eliza.model import Model
@@ -108,7 +114,13 @@ class Context:
         from eliza.backends import select
         from eliza.files.bundle import Bundle
 
-        select(Bundle.of(path), need=("mask",)).unwrap()
+        bundle = Bundle.of(path)
+        select(bundle, need=("mask",)).unwrap()
+        if bundle.folder is None:
+            with open(path, "rb"):  # the system says what is wrong with it
+                pass
+        elif not bundle.artefacts():
+            raise BundleError(f"{path} holds {bundle.content()}")
         self._path = path
         self._lock = threading.Lock()
         self._model: Model | None = None
