@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -591,6 +592,31 @@ def test_fc099_release_in_every_order():
                 if cursor.value is not None:
                     assert api.read("cursor_allowed", cursor) == [7, 20, 30]
             free(ctypes.byref(handle))
+
+
+@on_linux
+def test_fc099_a_file_stays_mapped_as_long_as_a_handle_lives(tmp_path):
+    path = tmp_path / "mapped.trie"
+    eliza.Trie.from_tokens(LEAVES, n_vocab=V).save(path)
+
+    def mapped():
+        eliza.c_api()  # drops what was let go
+        return str(path) in Path("/proc/self/maps").read_text()
+
+    for seed in range(20):
+        status, trie = create("trie_open", str(path).encode())
+        assert status == 0
+        handles = [api.cursor(trie, exits=[END]), trie]
+        for _ in range(3):
+            copy = ctypes.c_void_p()
+            api.cursor_copy(handles[0], ctypes.byref(copy))
+            handles.insert(0, copy)
+        random.Random(seed).shuffle(handles)
+        for handle in handles:
+            assert mapped()
+            free = api.trie_free if handle is trie else api.cursor_free
+            free(ctypes.byref(handle))
+        assert not mapped()
 
 
 @on_linux

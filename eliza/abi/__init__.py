@@ -52,7 +52,7 @@ def _libpython() -> str | None:
         name = sysconfig.get_config_var(variable)
         if not (folder and name) or name.endswith(".a"):
             continue
-        path = os.path.join(folder, os.path.basename(name))
+        path: str = os.path.join(folder, os.path.basename(name))
         if os.path.exists(path):
             return path
     return None

@@ -1,7 +1,8 @@
 """Models and streams behind the C names: handles, options, output that waits.
 
 A handle is a number that is given out once, so that one which was ended is known as
-such. Everything here may be called from any thread.
+such. Everything here may be called from any thread. The locks are `ModelLock`, because
+a forked child would wait for a plain one for ever.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from eliza.errors import (
     InvalidArgument,
     NotSupported,
 )
+from eliza.locking import ModelLock
 
 if TYPE_CHECKING:
     from eliza.model import Model
@@ -122,7 +124,7 @@ class Context:
         elif not bundle.artefacts():
             raise BundleError(f"{path} holds {bundle.content()}")
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = ModelLock()
         self._model: Model | None = None
         self._options: dict[str, Any] = {}
         self._drafters: dict[str, Model] = {}
@@ -248,7 +250,7 @@ class Stream:
     def __init__(self, session: Session, owner: Context) -> None:
         self.session = session
         self._owner = owner
-        self._lock = threading.Lock()  # of what waits
+        self._lock = ModelLock()  # of what waits
         self._cancelled = threading.Event()
         self._ids: list[int] = []
         self._text = b""
