@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import time
 from typing import Any
@@ -32,12 +33,18 @@ PROSE = (
     "<|im_start|>user\nTell me a long story about a lighthouse keeper and the "
     "sea.<|im_end|>\n<|im_start|>assistant\n"
 )
-VERSE = (
-    "def area_of_circle(radius):\n    return 3.14159 * radius * radius\n\n"
-    "def area_of_square(side):\n    return side * side\n\n"
-    "def area_of_triangle(base, height):\n    return 0.5 * base * height\n\n"
+NOTE = (
+    "The lighthouse on the cliff was built in 1872 by two brothers from Bergen. Every "
+    "evening the older one climbed the ninety-six steps, trimmed the wick, and wrote "
+    "the weather into a black notebook. When the fog came in, the younger brother rang "
+    "the bell once a minute until morning. In the great storm of 1891 a ship with "
+    "forty passengers passed the rocks by the width of a boat, and the captain sent "
+    "them a barrel of oranges every winter for the rest of his life."
 )
-REPEAT = VERSE * 3
+REPEAT = (
+    f"First copy:\n{NOTE}\n\nSecond copy:\n{NOTE}\n\nThird copy:\n{NOTE}\n\n"
+    "Fourth copy:\n"
+)
 FIELDS = {
     "action": ["REPLY", "IGNORE", "SEND_MESSAGE", "SCHEDULE_MEETING", "SEARCH_WEB"],
     "priority": ["low", "medium", "high", "urgent"],
@@ -76,7 +83,7 @@ class Bare:
         batch = self.lib.llama_batch_get_one(array, len(ids))
         assert self.lib.llama_decode(self.context, batch) == 0
 
-    def run(self, n: int) -> tuple[list[int], bytes]:
+    def run(self, n: int, times: list[float]) -> tuple[list[int], bytes]:
         lib, context, one, buffer = self.lib, self.context, self.one, self.buffer
         out: list[int] = []
         text = b""
@@ -89,6 +96,7 @@ class Bare:
             out.append(token)
             size = lib.llama_token_to_piece(self.vocab, token, buffer, 256, 0, True)
             text += buffer.raw[:size]
+            times.append(time.perf_counter())
             if len(out) == n:
                 break
             one[0] = token
@@ -105,11 +113,15 @@ class Runs:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.steps: list[float] = []
         self.ids: tuple[int, ...] = ()
         self.counters: Any = None
 
     @property
     def per_id(self) -> float:
+        """Seconds; of single steps, where they were timed: noise moves it less."""
+        if self.steps:
+            return _common.median(self.steps)
         return _common.median(self.seconds) / max(1, len(self.ids))
 
 
@@ -117,9 +129,14 @@ def pipe(model: Any, ids: list[int], n: int, runs: Runs, **options: Any) -> None
     with model.open(max_tokens=n, **options) as session:
         session.prefill(ids)
         before = session.counters
-        start = time.perf_counter()
-        text = "".join(step.text for step in session)
-        runs.seconds.append(time.perf_counter() - start)
+        times = [time.perf_counter()]
+        text = ""
+        for step in session:
+            text += step.text
+            times.append(time.perf_counter())
+        runs.seconds.append(times[-1] - times[0])
+        if "draft" not in options:
+            runs.steps += [b - a for a, b in itertools.pairwise(times)]
         runs.ids = session.ids
         runs.counters = [b - a for a, b in zip(before, session.counters, strict=True)]
         assert session.output.decode(errors="replace") == text
@@ -127,9 +144,10 @@ def pipe(model: Any, ids: list[int], n: int, runs: Runs, **options: Any) -> None
 
 def bare(loop: Bare, ids: list[int], n: int, runs: Runs) -> None:
     loop.prefill(ids)
-    start = time.perf_counter()
-    out, _ = loop.run(n)
-    runs.seconds.append(time.perf_counter() - start)
+    times = [time.perf_counter()]
+    out, _ = loop.run(n, times)
+    runs.seconds.append(times[-1] - times[0])
+    runs.steps += [b - a for a, b in itertools.pairwise(times)]
     runs.ids = tuple(out)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
-__all__ = ["write_atomically"]
+__all__ = ["atomic_file", "write_atomically"]
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int) -> None:
@@ -27,14 +30,36 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int) -> No
     OSError
         It could not be written.
     """
+    with atomic_file(path, mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], mode: int) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name when the block ends, as a whole.
+
+    The file can be written and read. If the block raises, nothing is left behind, and
+    what was there before stays.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+    mode : int
+        Permissions, less the umask.
+
+    Raises
+    ------
+    OSError
+        It could not be written.
+    """
     path = os.fspath(path)
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:100]}.{os.urandom(8).hex()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(temporary, flags, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

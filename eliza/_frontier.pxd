@@ -19,7 +19,9 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from ._bound cimport Bound
+from ._cursor cimport Cursor
 from ._position cimport bound_t, pos_t
+from ._rows cimport row_t
 from ._types cimport index_t, token_t
 
 cdef struct policy_t:
@@ -72,11 +74,15 @@ cdef class Frontier:
     cdef Bound bound         # of all cursors, or None before the first
     cdef double *values      # [value_room] owned; scratch: log probabilities at a point
     cdef index_t value_room
+    cdef readonly list weighed
     cdef readonly double best
     cdef readonly double logprob
     cdef readonly int64_t leaf
     cdef readonly double lead
 
     cdef int room_for(self, index_t n) except -1
+    cdef int note(
+        self, Cursor cursor, const row_t* row, const token_t* ids, index_t n
+    ) except -1
     cdef int score(self, index_t leaf, double logprob) except -1
     cdef list handles(self)

@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, qsort, realloc
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ._check cimport damaged
 from ._cursor cimport Cursor, cursor_make
@@ -159,12 +160,16 @@ cdef class Frontier:
     lead : float
         By how much the first of the last `promising` branches is better than all that
         it could lose to: the next branch, and the best choice.
+    weighed : list of (Cursor, bytes)
+        The points at which choices part, and the log probabilities of the allowed ids
+        among each other, as doubles.
     """
 
     def __cinit__(self, length=None, prior=None, weight=None):
         self.best = self.logprob = -INFINITY
         self.leaf = -1
         self.points = []
+        self.weighed = []
         if length is not None:
             self.length = length
             self.policy.length = &self.length[0]
@@ -224,6 +229,17 @@ cdef class Frontier:
             self.logprob = logprob
         return 0
 
+    cdef int note(
+        self, Cursor cursor, const row_t* row, const token_t* ids, index_t n
+    ) except -1:
+        """Keep what the ids have among each other, for explanations."""
+        cdef bytes values = PyBytes_FromStringAndSize(NULL, n * sizeof(double))
+        cdef Cursor at = cursor_make(self.bound)
+        at.p = cursor.p
+        row_logprobs(row, ids, n, False, <double*>PyBytes_AS_STRING(values))
+        self.weighed.append((at, values))
+        return 0
+
     def reveal(self, Cursor cursor not None, row, point, double base):
         """Take in the logits at one point: complete choices and new branches.
 
@@ -251,11 +267,15 @@ cdef class Frontier:
         cursor.ids(&ids, &n)
         self.room_for(n)
         row_open(row, 1, cursor.bound.b.trie.n_vocab, False, None, &view, &r)
-        if not row_logprobs(&r, ids, n, True, self.values):
-            for i in range(n):
-                self.values[i] = -INFINITY
-        PyBuffer_Release(&view)
         self.bound = cursor.bound
+        try:
+            if not row_logprobs(&r, ids, n, True, self.values):
+                for i in range(n):
+                    self.values[i] = -INFINITY
+            elif n > 1:
+                self.note(cursor, &r, ids, n)
+        finally:
+            PyBuffer_Release(&view)
         for i in range(n):
             value = self.values[i] + base
             at = cursor.p

@@ -13,6 +13,7 @@ import operator
 import time
 from typing import TYPE_CHECKING
 
+from eliza._cursor import Cursor
 from eliza.errors import (
     ContextOverflow,
     InvalidArgument,
@@ -27,6 +28,9 @@ from eliza.textstream import TextStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from eliza.backends.base import Row
     from eliza.constraint import Constraint
@@ -70,6 +74,8 @@ class Generation:
         What binds the next id.
     path : list of int
         Ids that the constraint took since it was bound.
+    taken : list of int
+        Ids that the running step has picked so far.
     """
 
     def __init__(
@@ -93,21 +99,23 @@ class Generation:
         self.constraint: Constraint | None = None
         self.path: list[int] = []
         self._pick: Callable[[Row], int] | None = None
-        self._greedy = False
+        self._greedy = self._narrow = False
         self._generated = self._forced = self._drafted = self._accepted = 0
         self.restart()
 
     def restart(self) -> None:
         """Begin to count anew, above what the timeline holds."""
         self.pending: list[int] = []
+        self.taken: list[int] = []
         self.ids: list[int] = []
         self.finish: str | None = None
+        self._late: Exception | None = None  # of a pick, for the next step to raise
         self.text.reset()
 
     @property
     def history(self) -> list[int]:
-        """All ids in order, decoded or waiting."""
-        return [*self.timeline.ids, *self.pending]
+        """All ids in order: decoded, waiting, or taken in the running step."""
+        return [*self.timeline.ids, *self.pending, *self.taken]
 
     @property
     def counters(self) -> Counters:
@@ -129,6 +137,7 @@ class Generation:
         pick: Callable[[Row], int] | None = None,
         *,
         greedy: bool = False,
+        narrow: bool = False,
     ) -> None:
         """Bind what comes next to a constraint, from its present position on.
 
@@ -138,12 +147,16 @@ class Generation:
             Given the logits, returns an allowed id; by default the sampler picks.
         greedy : bool
             The highest logit is taken, whatever the sampler's temperature.
+        narrow : bool
+            `pick` reads no logits but those of the allowed ids.
         """
         self.constraint = constraint
         self.path = []
         self._pick = pick
         self._greedy = greedy
-        self.text.flush()
+        narrow = narrow if pick is not None else not self.sampler.adjusts
+        self._narrow = narrow and isinstance(constraint, Cursor)
+        self._late = None
         if self.finish != "length":
             self.finish = None
 
@@ -151,7 +164,7 @@ class Generation:
         """Let free text come next."""
         self.constraint = None
         self.path = []
-        self._pick = None
+        self._pick = self._late = None
         if self.finish == "choice":
             self.finish = None
 
@@ -168,16 +181,54 @@ class Generation:
 
     # -- the timeline ------------------------------------------------------------
 
+    def realign(self) -> None:
+        """Let ids wait again that the runtime has lost to a failure."""
+        lost = self.timeline.realign()
+        if lost:
+            self.pending = [*lost, *self.pending]
+
     def prefill(
         self, ids: list[int], report: Callable[[int, int], None] | None, every: int
     ) -> None:
-        """Append a prompt, and begin to count above it."""
+        """Append a prompt, and begin to count above it; no ids are no change."""
         if report is not None:
             self._decode([])  # what waits is part of each frontier
-            self.timeline.append_in_pieces(ids, report, every)
-        elif self.pending or ids:
+            self._report_above(ids, report, every)
+        elif ids:
             self.timeline.append([*self.pending, *ids])
+            self.restart()
+
+    def _report_above(
+        self, ids: list[int], report: Callable[[int, int], None], every: int
+    ) -> None:
+        """Append ids in pieces; what is saved at a frontier begins to count there."""
+        before = self.ids, self.finish, self.text.state()
+        history = self.timeline.ids
+        if ids:
+            self.restart()
+        try:
+            self.timeline.append_in_pieces(ids, report, every)
+        except BaseException:
+            self.pending = history[self.timeline.position :]
+            self.ids, self.finish, text = before
+            self.text.load(text)
+            raise
+
+    def sync(
+        self, prompt: list[int], report: Callable[[int, int], None] | None, every: int
+    ) -> int:
+        """Make the timeline a prompt, and begin to count above it."""
+        timeline = self.timeline
+        name = timeline.generation, timeline.position
+        before = self.pending, self.ids, self.finish, self.text.state()
         self.restart()
+        try:
+            return timeline.sync(prompt, report, every)
+        except BaseException:
+            if name == (timeline.generation, timeline.position):  # nothing has changed
+                self.pending, self.ids, self.finish, text = before
+                self.text.load(text)
+            raise
 
     def cut(self, n: int) -> int:
         """Keep the first n ids of the history, or none; return how many stayed."""
@@ -195,8 +246,12 @@ class Generation:
 
     def step(self) -> Step:
         """Generate the next ids; a call that fails changes nothing that was chosen."""
+        if self._late is not None:
+            failure, self._late = self._late, None
+            raise failure
         new = _Taken(None if self.max_tokens is None else self.max_tokens - self.n_ids)
         spent = new.room is not None and new.room <= 0
+        before = self.finish
         if self.finish in (None, "length"):  # the limit may have been moved since
             self.finish = "length" if spent else None
         if self.finish is None and self.constraint is not None:
@@ -210,7 +265,12 @@ class Generation:
                 "higher to go on, or reset it"
             )
         if self.finish is None and not new.ids:
-            self._walk(new)
+            try:
+                self._walk(new)
+            except BaseException:
+                if not new.ids:
+                    self.finish = before
+                raise
             self._follow_forced(new)
         return self._emit(new)
 
@@ -221,30 +281,48 @@ class Generation:
         draft = self._decode(draft)
         seconds = time.perf_counter() - begun
         first = len(self.pending) - 1
+        self.taken = new.ids
         new.drafted = len(draft)
+        failure: BaseException | None = None
+        check = self.timeline.sequence.on_piece
         try:
+            if check is not None:  # a cancel that came during the last piece
+                check()
             for at in range(len(draft) + 1):
                 if draft:
                     row = self.timeline.attempted_row(first + at)
                 else:
-                    row = self.timeline.row()
+                    row = self._row_to_pick_from()
                 token = self._next_id(row, new)
                 more = self._take(token, new)
                 stands = at < len(draft) and token == draft[at]
                 new.accepted += stands
                 if not (more and stands):
                     break
-        except NoCandidateError:
-            if not new.ids:
-                raise
-            # What came before stands; the next step meets the same row, and says so.
-        finally:
-            if draft:
-                self.timeline.commit(first + 1 + new.accepted)
-                self.pending = []
-                self.gate.note(len(draft), new.accepted, seconds)
-            elif self.drafter is not None:
-                self.gate.note_plain(seconds)
+        except BaseException as error:
+            failure = error
+        self.taken = []
+        if draft:
+            self.timeline.commit(first + 1 + new.accepted)
+            self.pending = []
+            self.gate.note(len(draft), new.accepted, seconds)
+        elif self.drafter is not None:
+            self.gate.note_plain(seconds)
+        if failure is not None:
+            self._fail(failure, new)
+
+    def _fail(self, failure: BaseException, new: _Taken) -> None:
+        """Raise what a pick failed with, unless ids came before it in the same batch.
+
+        These stand, and the next step says what failed.
+        """
+        if not new.ids:
+            raise failure
+        if not isinstance(failure, Exception):  # an interrupt waits for nothing
+            self._emit(new)
+            raise failure
+        if not isinstance(failure, NoCandidateError):  # it will meet the same row
+            self._late = failure
 
     def _decode(self, draft: list[int]) -> list[int]:
         """Decode what waits, and the draft if it fits; return what did of it."""
@@ -272,8 +350,8 @@ class Generation:
                     f"at step {self.n_ids + 1} of the generation nothing is "
                     "allowed, and the constraint is not done"
                 )
-        if self._pick is not None:
-            token = self._pick(row)
+        if self._pick is not None and constraint is not None:
+            token = _picked(self._pick(row), allowed)
         else:
             wanted = sampler.last_n
             last = [*self._tail(wanted), *new.ids] if wanted else []
@@ -355,6 +433,18 @@ class Generation:
             new.accepted,
         )
 
+    def _row_to_pick_from(self) -> Row:
+        """Return the row after what was decoded; what a pick does not read may be NaN.
+
+        Cursors read the logits of allowed ids only; of other constraints it is not
+        known, and bias and penalty change the row as a whole.
+        """
+        if self.constraint is None or not self._narrow:
+            return self.row()
+        self._decode([])
+        allowed = self.constraint.allowed()
+        return self.timeline.narrow_row(allowed, self.vocab.n_vocab)
+
     # -- drafts ------------------------------------------------------------------
 
     def _draft(self, room: int | None) -> list[int]:
@@ -397,9 +487,20 @@ class Generation:
     # -- the row -----------------------------------------------------------------
 
     def row(self) -> Row:
-        """Return the logits after the last id, valid until the next decode."""
+        """Return the logits after the last id, valid until the next decode.
+
+        Where they have to be computed again and that fails, the ids it took wait.
+        """
         self._decode([])
-        return self.timeline.row()
+        timeline = self.timeline
+        if timeline.has_row:
+            return timeline.row()
+        ids = timeline.ids
+        try:
+            return timeline.row()
+        except BaseException:
+            self.pending = ids[timeline.position :]
+            raise
 
 
 class _Taken:
@@ -413,6 +514,19 @@ class _Taken:
         self.text = ""
         self.logprob: float | None = None
         self.forced = self.drafted = self.accepted = 0
+
+
+def _picked(token: object, allowed: NDArray[np.int32]) -> int:
+    """Return what a caller's pick gave as an id, if it is allowed."""
+    try:
+        number = operator.index(token)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidType(
+            f"pick returned {token!r}; it returns one of the allowed ids"
+        ) from None
+    if number not in allowed:
+        raise OffPathError(f"pick returned id {number}, which is not allowed here")
+    return number
 
 
 def _ids_of(proposed: object, n_vocab: int) -> list[int]:

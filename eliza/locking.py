@@ -28,6 +28,14 @@ class ModelLock:
         """Whether this is another process than the one that made the lock."""
         return os.getpid() != self._pid
 
+    def take_if_free(self) -> bool:
+        """Take it as `with` does, unless another thread has it; return whether."""
+        return not self.foreign and self._lock.acquire(blocking=False)
+
+    def free(self) -> None:
+        """Give it back after `take_if_free`."""
+        self._lock.release()
+
     def __enter__(self) -> None:
         if self.foreign:
             raise BackendError(

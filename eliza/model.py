@@ -284,7 +284,7 @@ class Model:
         seed: int | Generator | None = None,
         stop: Iterable[str] = (),
         draft: Any = None,
-        draft_max: int = 32,
+        draft_max: int = 16,
     ) -> Session:
         """Start a generation of its own beside `choose`.
 

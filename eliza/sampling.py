@@ -106,6 +106,11 @@ class Sampler:
         return bool(self._options["temperature"])
 
     @property
+    def adjusts(self) -> bool:
+        """Whether `adjust` can change anything."""
+        return bool(len(self._bias_ids)) or bool(self.last_n)
+
+    @property
     def last_n(self) -> int:
         """How many of the last ids `adjust` needs to be given."""
         return 0 if self._penalty == 1 else self._last_n

@@ -15,6 +15,7 @@ from eliza.errors import (
 from eliza.generation import Generation
 from eliza.locking import ModelLock
 from eliza.messages import is_messages
+from eliza.speculation import DraftModel
 from eliza.step import Counters, Step
 
 if TYPE_CHECKING:
@@ -114,10 +115,12 @@ class Session:
         self._lock = host.lock
         self._trie: TokenTrie | None = None
         self._cancelled = threading.Event()
-        self._interrupted = threading.Event()
-        self._in_callback = False
+        self._interrupt: threading.Event | None = None  # of the running call
+        self._in_call = False
         self._closed = False
         generation.timeline.sequence.on_piece = self._check
+        if isinstance(generation.drafter, DraftModel):
+            generation.drafter.on_piece = self._check
 
     # -- what it knows -----------------------------------------------------------
 
@@ -129,12 +132,13 @@ class Session:
     @property
     def ids(self) -> tuple[int, ...]:
         """The ids generated since the last `prefill`, `sync` or `reset`."""
-        return tuple(self._generation.ids)
+        generation = self._generation
+        return (*generation.ids, *generation.taken)
 
     @property
     def output(self) -> bytes:
         """The bytes of the generated ids, a character cut short included."""
-        return self.vocab.decode(self._generation.ids)
+        return self.vocab.decode(self.ids)
 
     @property
     def history(self) -> tuple[int, ...]:
@@ -193,14 +197,20 @@ class Session:
         -------
         int
             How many ids were kept.
+
+        Raises
+        ------
+        InvalidArgument, ContextOverflow
+            The prompt is refused; without `on_frontier` nothing has changed.
+        Cancelled, BackendError
+            The session keeps what it holds of the prompt.
         """
         if not len(prompt):
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
         with self._lock:
             self._ready()
-            self._generation.restart()
             report = None if on_frontier is None else self._reporter(on_frontier)
-            return self.timeline.sync(prompt, report, FRONTIER)
+            return self._generation.sync(prompt, report, FRONTIER)
 
     def prefill(
         self, prompt: Prompt, on_frontier: Callable[[Frontier], object] | None = None
@@ -222,8 +232,8 @@ class Session:
         Raises
         ------
         Cancelled, ContextOverflow, BackendError
-            The session is as it was; a runtime that cannot cut is empty, and a note
-            on the error says so.
+            The session is as it was. A runtime that cannot cut may have lost its
+            state: the next call computes it again.
         """
         if is_messages(prompt):
             chat = self._host.chat
@@ -246,11 +256,11 @@ class Session:
             raise InvalidType(f"on_frontier is {on_frontier!r}; give a function")
 
         def report(current: int, total: int) -> None:
-            self._in_callback = True
+            self._in_call = True
             try:
                 on_frontier(Frontier(current, total, self._save_here))
             finally:
-                self._in_callback = False
+                self._in_call = False
             self._check()
 
         return report
@@ -258,7 +268,11 @@ class Session:
     # -- what binds --------------------------------------------------------------
 
     def set_constraint(
-        self, constraint: Constraint, pick: Callable[[Row], int] | None = None
+        self,
+        constraint: Constraint,
+        pick: Callable[[Row], int] | None = None,
+        *,
+        narrow: bool = False,
     ) -> None:
         """Bind what comes next to a constraint, from its present position on.
 
@@ -268,12 +282,16 @@ class Session:
             Moved by the session.
         pick : callable, optional
             Given the logits, returns one of the allowed ids; by default the session's
-            own sampling.
+            own sampling. Nothing of the session may be called in it; what it raises
+            passes through `next`, and its id is taken by nobody.
+        narrow : bool
+            `pick` reads no logits but those of the allowed ids. A runtime that can
+            compute single logits then computes no others; they are NaN.
         """
         with self._lock:
             self._ready()
             self._trie = None
-            self._generation.bind(constraint, pick)
+            self._generation.bind(constraint, pick, narrow=narrow)
 
     def clear_constraint(self) -> None:
         """Let free text come next."""
@@ -358,9 +376,20 @@ class Session:
             `max_tokens` is reached inside a span. Nothing is let go: with a higher
             `max_tokens` it goes on where it was.
         """
+        return self._next(None)
+
+    def _next(self, interrupt: threading.Event | None) -> Step:
         with self._lock:
-            self._ready()
-            return self._generation.step()
+            outer, self._interrupt = self._interrupt, interrupt
+            try:
+                self._ready()
+                self._in_call = True
+                try:
+                    return self._generation.step()
+                finally:
+                    self._in_call = False
+            finally:
+                self._interrupt = outer
 
     def __iter__(self) -> Iterator[Step]:
         while True:
@@ -373,21 +402,20 @@ class Session:
         """Yield the steps without blocking the event loop.
 
         Nothing is computed ahead: a stream that is dropped leaves the session where its
-        last step was. A cancelled task ends the step that runs within one piece of
-        work, without a trace, and the session can be used on.
+        last step was. A cancelled task ends its step within one piece of work; if that
+        step was just complete, its ids are in `ids`. Nobody else's call is disturbed,
+        and the session can be used on.
         """
         import asyncio  # takes as long as the rest of eliza, and few need it
 
         while True:
-            task = asyncio.ensure_future(asyncio.to_thread(self.next))
+            interrupt = threading.Event()
+            task = asyncio.ensure_future(asyncio.to_thread(self._next, interrupt))
             try:
                 step = await asyncio.shield(task)
             except asyncio.CancelledError:
-                self._interrupted.set()
-                try:
-                    await asyncio.wait([task])
-                finally:
-                    self._interrupted.clear()
+                interrupt.set()
+                await asyncio.wait([task])
                 if not task.cancelled():
                     task.exception()  # seen: nobody else will ask for it
                 raise
@@ -464,7 +492,6 @@ class Session:
             identity = self._identity()
             slot.identity.check(identity, str(path))
             put(self._generation, slot, seed)
-            self._cancelled.clear()
 
     def _identity(self) -> Identity:
         if not self.timeline.capabilities.save:
@@ -509,8 +536,9 @@ class Session:
         """
         if isinstance(n, bool) or not isinstance(n, int):
             raise InvalidType(f"n is {n!r}; it is a whole number")
-        self._cancelled.clear()
-        with self._lock:
+        with self._lock:  # before it is cleared, the call that runs has to see it
+            if not self._in_call:
+                self._cancelled.clear()
             self._ready()
             return self._generation.cut(n)
 
@@ -520,12 +548,13 @@ class Session:
         if self._lock.foreign:
             return  # what there is to free is the parent's
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self.timeline.sequence.close()
-                if self._generation.drafter is not None:
-                    self._generation.drafter.close()
-                self._host.on_close(self.counters)
+            if self._closed:
+                return
+            self._closed = True
+            self.timeline.sequence.close()
+            self._host.on_close(self.counters)
+        if self._generation.drafter is not None:  # it has a lock of its own
+            self._generation.drafter.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
@@ -542,18 +571,20 @@ class Session:
             raise Closed("the session is closed")
         if self._cancelled.is_set():
             raise Cancelled("the session was cancelled; reset() makes it usable again")
-        if self._interrupted.is_set():
+        if self._interrupt is not None and self._interrupt.is_set():
             raise Cancelled("the task that waited for this step was cancelled")
         self._host.check()
 
     def _ready(self) -> None:
         """Begin a call, with the lock held."""
         self._check()
-        if self._in_callback:
+        if self._in_call:
             raise InvalidArgument(
-                "inside on_frontier only save_slot of the frontier may be called"
+                "the session is in the middle of a call: inside on_frontier only "
+                "save_slot of the frontier may be called, inside a pick or a drafter "
+                "nothing"
             )
-        self.timeline.realign()
+        self._generation.realign()
 
 
 def check_limit(value: Any) -> int | None:

@@ -15,7 +15,7 @@ from eliza.errors import InvalidArgument, InvalidType, NotSupported
 from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from eliza.backends.base import Backend
     from eliza.locking import ModelLock
@@ -50,7 +50,7 @@ class PromptLookup:
         among equals the latest.
     """
 
-    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
+    def __init__(self, longest: int = 6, shortest: int = 3) -> None:
         if not 1 <= shortest <= longest:
             raise InvalidArgument(
                 f"shortest is {shortest} and longest {longest}: "
@@ -106,13 +106,26 @@ class DraftModel:
             self._timeline = Timeline(backend.open(), backend.capabilities)
         self._room = backend.n_ctx
 
+    @property
+    def on_piece(self) -> Callable[[], None] | None:
+        """Called before each piece of its decodes; may raise, to cancel."""
+        return self._timeline.sequence.on_piece
+
+    @on_piece.setter
+    def on_piece(self, check: Callable[[], None] | None) -> None:
+        self._timeline.sequence.on_piece = check
+
     def propose(self, history: Sequence[int], n: int) -> list[int]:
-        """Return the n ids of its greedy continuation, fewer at the context's end."""
+        """Return the n ids of its greedy continuation, fewer at the context's end.
+
+        None while another thread computes with the smaller model. To wait would gain
+        nothing, and two models that draft for each other would wait for ever.
+        """
         n = min(n, self._room - len(history))
-        if n < 1 or not len(history):
+        if n < 1 or not len(history) or not self._lock.take_if_free():
             return []
         ids: list[int] = []
-        with self._lock:
+        try:
             timeline = self._timeline
             timeline.realign()
             timeline.sync(list(history))
@@ -125,6 +138,8 @@ class DraftModel:
                 if len(ids) == n:
                     return ids
                 timeline.append([token])
+        finally:
+            self._lock.free()
 
     def close(self) -> None:
         """Free its timeline. May be called twice."""
@@ -157,10 +172,10 @@ def _check_same(target: Vocab, draft: Vocab) -> None:
 class Gate:
     """Decides how many ids to draft, by what drafting brought and cost so far.
 
-    With a chance p that a drafted id is confirmed, and a cost of c plain passes for
-    each, n of them yield 1 + p + ... + p^n ids for 1 + c n passes. The n with the best
-    ratio is taken. Where none pays, one id is tried now and then, the more seldom the
-    more often that failed.
+    With a chance p that a drafted id is confirmed, n of them yield 1 + p + ... + p^n
+    ids for a pass that takes longer than a plain one. The n with the most ids per time
+    is taken. Where none pays, one id is tried now and then, the more seldom the more
+    often that failed.
 
     Parameters
     ----------
@@ -168,16 +183,17 @@ class Gate:
         The most ids to draft at once.
     """
 
-    #: Before anything was measured. On a CPU the second id of a batch costs about half
-    #: of what the first does (8.8 against 13.5 ms on SmolLM2, two threads).
-    FIRST_COST = 0.5
-    FIRST_CHANCE = 0.75
+    # What n more ids add to a pass, in plain passes, before it was measured: that is
+    # SmolLM2 on two cores, where 2 ids take 1.6 times as long as one, 16 take 6.7 and
+    # 64 take 23 times. Other machines are told apart by one factor, which is measured.
+    _FIRST, _EACH = 0.25, 0.35
+    _FIRST_CHANCE = 0.75
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._hits = self.FIRST_CHANCE
+        self._hits = self._FIRST_CHANCE
         self._misses = 1 - self._hits
-        self._cost = self.FIRST_COST
+        self._factor = 1.0
         self._plain = 0.0
         self._wait = 0
         self._pause = 1
@@ -187,15 +203,20 @@ class Gate:
         """How likely a drafted id is confirmed, later outcomes counting more."""
         return self._hits / (self._hits + self._misses)
 
+    def cost(self, n: int) -> float:
+        """Return what n drafted ids add to a pass, in plain passes."""
+        return self._factor * (self._FIRST + self._EACH * n)
+
     def length(self) -> int:
         """Return how many ids to draft now, perhaps none."""
-        p, c = self.chance, self._cost
+        p = self.chance
         best, n_best, yielded, term = 1.0, 0, 1.0, 1.0
         for n in range(1, self.most + 1):
             term *= p
             yielded += term
-            if yielded / (1 + c * n) > best * (1 + 1e-9):
-                best, n_best = yielded / (1 + c * n), n
+            speed = yielded / (1 + self.cost(n))
+            if speed > best:
+                best, n_best = speed, n
         if n_best:
             return n_best
         if self._wait:
@@ -205,17 +226,17 @@ class Gate:
 
     def note_plain(self, seconds: float) -> None:
         """Note what a pass over one id took."""
-        # The least of late passes: a busy machine makes single ones much longer.
-        if self._plain:
-            self._plain = min(seconds, 1.05 * self._plain)
+        if self._plain:  # a pause of the machine counts for little
+            self._plain += (min(seconds, 1.5 * self._plain) - self._plain) / 8
         else:
             self._plain = seconds
 
     def note(self, drafted: int, accepted: int, seconds: float) -> None:
         """Note what a batch with drafted ids brought, and took in all."""
         if self._plain > 0:
-            cost = (seconds / self._plain - 1) / drafted
-            self._cost += (min(max(cost, 0.01), 2.0) - self._cost) / 4
+            added = seconds / self._plain - 1
+            factor = added / (self._FIRST + self._EACH * drafted)
+            self._factor += (min(max(factor, 0.02), 3.0) - self._factor) / 8
         self._hits += accepted
         self._misses += accepted < drafted
         if self._hits + self._misses > 32:  # what is long ago fades

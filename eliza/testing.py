@@ -120,6 +120,8 @@ class ScriptedBackend:
         The template for chat messages.
     save : bool
         Whether sequences can be saved.
+    head_rows : bool
+        Whether single logits can be asked for.
     fingerprint : bytes
         Names the model for saved states.
 
@@ -146,6 +148,7 @@ class ScriptedBackend:
         n_batch: int = 128,
         chat_template: str | None = None,
         save: bool = True,
+        head_rows: bool = False,
         fingerprint: bytes = b"scripted",
     ) -> None:
         self.fingerprint = fingerprint
@@ -153,7 +156,7 @@ class ScriptedBackend:
         self.vocab = vocab
         self.model_id = "scripted"
         self.n_ctx = n_ctx
-        self.capabilities = Capabilities(truncate, tree, search_delta, save)
+        self.capabilities = Capabilities(truncate, tree, search_delta, save, head_rows)
         self.calls: list[Call] = []
         self._logits = logits
         self._width = vocab.n_vocab if width is None else width
@@ -324,9 +327,10 @@ class ScriptedSequence:
 
     def tree_room(self) -> TreeRoom:
         """Return what the next `decode_tree` may add."""
-        room = self._backend.n_ctx - self.position - len(self._paths)
-        left = self._backend._max_branches - self._branches
-        return TreeRoom(nodes=min(room, self.max_rows), branches=min(room, left))
+        with self._alone():
+            room = self._backend.n_ctx - self.position - len(self._paths)
+            left = self._backend._max_branches - self._branches
+            return TreeRoom(nodes=min(room, self.max_rows), branches=min(room, left))
 
     def logits_window(self, i: int = 0) -> Row:
         """Return row i of the last decode; it turns to NaN with the next decode."""
@@ -345,6 +349,14 @@ class ScriptedSequence:
                 )
             row: Row = self._rows[i]
             return row.copy()
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i."""
+        wanted = ids_array(ids, self._backend.vocab.n_vocab)
+        if not self._backend.capabilities.head_rows:
+            raise NotSupported("this backend computes whole rows only")
+        row: Row = self.logits(i)[wanted]
+        return row
 
     def save(self) -> bytes:
         """Return the ids."""

@@ -7,14 +7,18 @@ should, and says so.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from eliza.errors import BackendError, InvalidArgument
+import numpy as np
+
+from eliza.errors import BackendError, ContextOverflow, InvalidArgument
 from eliza.ledger import Ledger, plan_sync
+from eliza.narrow import NarrowRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from eliza.backends.base import Capabilities, Row, Sequence
 
@@ -54,6 +58,8 @@ class Timeline:
         self._row_at = 0
         self._kept_row: Row | None = None
         self._trial: list[int] = []
+        self._rows = NarrowRows(sequence, capabilities)
+        self._room: Row | None = None  # where it is kept
 
     @property
     def ids(self) -> list[int]:
@@ -87,19 +93,28 @@ class Timeline:
         """Make the timeline equal to a prompt; return how many ids were kept.
 
         With `report`, it is decoded in pieces; if that raises, the timeline keeps the
-        pieces that were decoded.
+        pieces that were decoded. Without, a prompt that is refused (too long, or with
+        a wrong id) leaves it as it was.
         """
         plan = plan_sync(
             self._ledger.ids,
             prompt,
-            has_row=self._has_row or self._kept_row is not None,
+            has_row=self.has_row,
             can_truncate=self.capabilities.truncate,
         )
+        dropped = self._ledger.ids[plan.keep :]
+        generation = self._ledger.generation
         self.truncate(plan.keep)
         if report is not None:
             self._report_pieces(prompt[plan.keep :], report, every)
         elif plan.keep < len(prompt):
-            self.append(prompt[plan.keep :])
+            try:
+                self.append(prompt[plan.keep :])
+            except (ContextOverflow, InvalidArgument):
+                if dropped:  # what was refused shall change nothing
+                    self.append(dropped)
+                    self._ledger.generation = generation
+                raise
         return plan.keep
 
     def append_in_pieces(
@@ -111,20 +126,20 @@ class Timeline:
         ----------
         report : callable
             Given the position and where it will end: before the first piece, and after
-            each. It may raise: the timeline is then as before; where the runtime cannot
-            cut it is empty, and a note on the error says so.
+            each. It may raise: the timeline is then as before, or empty where the
+            runtime cannot cut.
         every : int
             Pieces end at its multiples, so that a prefill that is resumed has the
             pieces of one that was not.
         """
-        start, row = self.position, self.kept_row()
+        start = self.position
+        # One that is not computed yet is not worth it: a cut decodes an id again.
+        row = None if self.capabilities.head_rows else self.kept_row()
         try:
             self._report_pieces(ids, report, every)
-        except BaseException as error:
+        except BaseException:
             if self.cut_back(start):
                 self._kept_row = row
-            else:
-                error.add_note("The session is empty now: it cannot be cut back.")
             raise
 
     def _report_pieces(
@@ -189,16 +204,23 @@ class Timeline:
         row : array, optional
             The logits after the last of them; without it they cannot be asked for.
         """
-        self.sequence.restore(state, len(ids))
+        try:
+            self.sequence.restore(state, len(ids))
+        except BackendError:
+            self._has_row = False  # the rows may be gone though the ids are not
+            raise
         self._ledger.replace(ids)
         self._has_row = False
         self._kept_row = row
 
+    @property
+    def has_row(self) -> bool:
+        """Whether `row` decodes nothing."""
+        return self._has_row or self._kept_row is not None
+
     def kept_row(self) -> Row | None:
         """Return a copy of the row after the last id, if it is at hand."""
-        if self._has_row or self._kept_row is not None:
-            return self.row().copy()
-        return None
+        return self.row().copy() if self.has_row else None
 
     def truncate(self, n: int) -> None:
         """Keep the first n ids."""
@@ -238,20 +260,39 @@ class Timeline:
             self.sync(ids)
         return self.sequence.logits_window(self._row_at)
 
-    @contextmanager
-    def branching(self) -> Iterator[Row]:
-        """Let paths above the timeline be decoded, and drop them afterwards.
+    def narrow_row(self, ids: NDArray[np.int32], n_vocab: int) -> Row:
+        """Return the row after the last id for someone who reads some logits of it.
 
-        Yields the row after the last id: a copy, which outlives the paths, so that
-        generation can go on from it.
+        Where the runtime can compute single logits, and these are few, the others are
+        NaN; else it is the whole row. It is valid until the next decode, or the next
+        narrow row.
+
+        Parameters
+        ----------
+        ids : int32 array
+            Those that are read.
         """
-        row = self._kept_row = self.row().copy()
-        self._has_row = False
-        try:
-            yield row
-        finally:
-            self.sequence.clear_tree()
-            self.unwind(self.position)
+        if self._kept_row is not None or not self._has_row:
+            return self.row()
+        return self._rows.of(ids, n_vocab, self._row_at)
+
+    def narrow_row_of(self, i: int, ids: NDArray[np.int32], n_vocab: int) -> Row:
+        """Do the same for row i of the last decode of the sequence."""
+        return self._rows.of(ids, n_vocab, i)
+
+    def keep_row(self) -> None:
+        """Copy the row after the last id, which paths above the timeline overwrite.
+
+        So generation can go on from it when they are dropped. The copies of one
+        timeline share their memory: a new 200 KB each time costs more than the copying.
+        """
+        if self._kept_row is None:
+            row = self.row()
+            if self._room is None or self._room.shape != row.shape:
+                self._room = np.empty_like(row)
+            np.copyto(self._room, row)
+            self._kept_row = self._room
+            self._has_row = False
 
     def unwind(self, n: int) -> None:
         """Cut what a path left in the runtime above the first n ids of the timeline.
@@ -274,13 +315,18 @@ class Timeline:
         if self.on_pass is not None:
             self.on_pass(positions)
 
-    def realign(self) -> None:
-        """Agree with the runtime again after an interrupt came between it and us."""
+    def realign(self) -> list[int]:
+        """Agree with the runtime again after an interrupt came between it and us.
+
+        Returns the ids that it has lost: it could not be cut back to them.
+        """
         held = self.sequence.position
         if held == self.position:
-            return
+            return []
         if held > self.position:
             self.sequence.truncate(self.position if self.capabilities.truncate else 0)
+        lost = self._ledger.ids[self.sequence.position :]
         self._ledger.cut(self.sequence.position)
         self._has_row = False
         self._kept_row = None
+        return lost

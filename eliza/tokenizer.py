@@ -146,13 +146,15 @@ class Tokenizer(ABC):
         """32 bytes that differ for vocabularies that differ in anything used here.
 
         SHA-256 over the number of ids, the bytes and attributes of each, the ids that
-        begin and end a text, and the rules by which texts are split.
+        begin and end a text, and the rules by which texts are split. A tokenizer has
+        the same on every runtime: see `eliza.flavour`.
         """
         import hashlib  # 3 ms, and only files and shared caches need it
 
         pieces, attributes = self._contents()
-        frame = (self.n_vocab, self.bos, self.adds_bos, self.eog, self.text_start)
-        digest = hashlib.sha256(f"eliza vocab 1 {frame} {self._flavour()}\n".encode())
+        bos = self.bos if self.adds_bos else None  # it is not always known otherwise
+        frame = (self.n_vocab, bos, self.eog, self.text_start)
+        digest = hashlib.sha256(f"eliza vocab 2 {frame} {self._flavour()}\n".encode())
         digest.update(np.array([*map(len, pieces)], "<u4").tobytes())
         digest.update(np.array(attributes, "<u4").tobytes())
         digest.update(b"".join(pieces))

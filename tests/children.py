@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from eliza import TrieCache
@@ -33,3 +35,21 @@ def use_cache(cache: TrieCache) -> None:
 def use_new_cache() -> None:
     """Do it with one of the process's own."""
     use_cache(TrieCache())
+
+
+def run_all(folder, queue):
+    """Load each file of a folder with LiteRT and decode; count what was refused."""
+    from eliza.backends.litert import LitertBackend
+    from eliza.errors import ElizaError
+
+    loaded = refused = 0
+    for path in sorted(Path(folder).iterdir()):
+        try:
+            with LitertBackend(path) as backend:
+                sequence = backend.open()
+                sequence.decode_many([5, 6, 7])
+                sequence.logits()
+            loaded += 1
+        except ElizaError:
+            refused += 1
+    queue.put((loaded, refused))

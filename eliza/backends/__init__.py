@@ -1,17 +1,16 @@
 """Runtimes that compute logits: the built-in ones, and how one is selected.
 
-llama.cpp is the default. The names of the other two are known, so that asking for them
-says what is missing; they are never selected by themselves as long as it is.
+llama.cpp is the default. The others are known by name whether or not they are
+installed, so that asking for them says what is missing; they are never selected by
+themselves as long as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eliza import _dispatch
 from eliza._dispatch import Registry, Selection
-from eliza.errors import NotSupported
 
 if TYPE_CHECKING:
     import os
@@ -49,31 +48,57 @@ class _LlamaFactory:
         return LlamaBackend(bundle.gguf(options.get("n_ctx")), **options)
 
 
-@dataclass(frozen=True)
-class _MissingFactory:
-    """A runtime that eliza knows of, and does not run yet."""
-
-    name: str
-    rank: int
-    kinds: tuple[str, ...]
-
-    provides = frozenset[str]()
-
-    @property
-    def install(self) -> str:
-        return f"the {self.name} backend is not part of this version of eliza"
+class _LitertFactory:
+    name = "litert-lm"
+    aliases = ("litert", "litertlm", "tflite")
+    provides = frozenset(("mask", "forced_run", "rollback"))
+    install = "pip install 'eliza[litert]'"
 
     def available(self) -> bool:
-        return False
+        from importlib.util import find_spec
+
+        return find_spec("ai_edge_litert") is not None
 
     def can_serve(self, bundle: Bundle) -> bool:
-        return bundle.has(*self.kinds)
+        return bundle.has("litertlm", "tflite")
 
     def preference_rank(self) -> int:
-        return self.rank
+        return 50
 
     def open(self, bundle: Bundle, **options: Any) -> Backend:
-        raise NotSupported(self.install)
+        from eliza.backends.litert import LitertBackend
+
+        return LitertBackend(bundle.only("litertlm", "tflite"), **options)
+
+
+class _MlxFactory:
+    name = "mlx-coreml"
+    aliases = ("mlx",)
+    # Which kind of cache a model has, its weights say.
+    provides = frozenset(("mask", "forced_run", "rollback", "tree"))
+    install = (
+        "pip install 'eliza[mlx]' (on Linux that is mlx[cpu] with mlx-lm; mlx-cpu by "
+        "itself has no mlx.core)"
+    )
+
+    def available(self) -> bool:
+        from importlib.util import find_spec
+
+        try:
+            return find_spec("mlx.core") is not None and find_spec("mlx_lm") is not None
+        except ModuleNotFoundError:  # not even `mlx`
+            return False
+
+    def can_serve(self, bundle: Bundle) -> bool:
+        return bundle.has("mlx")
+
+    def preference_rank(self) -> int:
+        return 100
+
+    def open(self, bundle: Bundle, **options: Any) -> Backend:
+        from eliza.backends.mlx import MlxBackend
+
+        return MlxBackend(bundle.only("mlx"), **options)
 
 
 #: What `DEFAULT` stands for.
@@ -84,8 +109,8 @@ def builtins() -> tuple[Factory, ...]:
     """Return the factories that eliza comes with."""
     return (
         LLAMA,
-        _MissingFactory("litert-lm", 50, ("litertlm", "tflite")),
-        _MissingFactory("mlx-coreml", 100, ("mlx",)),
+        _LitertFactory(),
+        _MlxFactory(),
     )
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Row = NDArray[np.float32]
 
-__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "Sequence", "TreeRoom"]
-__all__ += ["ids_array", "parents_array"]
+__all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "HeadRows", "Sequence"]
+__all__ += ["TreeRoom", "ids_array", "parents_array"]
 
 #: The most that the logits of one decode may take, in bytes.
 LOGITS_BYTES = 64 << 20
@@ -49,12 +49,15 @@ class Capabilities(NamedTuple):
         cost the same as one.
     save : bool
         `Sequence.save` and `restore` work.
+    head_rows : bool
+        Its sequences are `HeadRows`.
     """
 
     truncate: bool = True
     tree: bool = False
     search_delta: float = 1.0
     save: bool = False
+    head_rows: bool = False
 
 
 class TreeRoom(NamedTuple):
@@ -75,9 +78,13 @@ class TreeRoom(NamedTuple):
 class Sequence(Protocol):
     """One timeline of ids in a runtime's memory.
 
+    `python -m eliza.conformance` asks a runtime all of what is said here; see
+    docs/backends.md.
+
     A decode either succeeds as a whole, or raises and leaves `position` as it was; a
     runtime that cannot cut back then leaves the sequence empty, at position 0. One that
-    raises because of its arguments changes nothing at all.
+    raises because of its arguments changes nothing at all: position, tree and rows are
+    as before. Ids come as any sequence of integers, and are not kept.
 
     Rows of logits belong to the last decode of this sequence. What other sequences of
     the same backend do in between does not change them, but ends the windows on them.
@@ -118,7 +125,17 @@ class Sequence(Protocol):
         """Append ids, at most `max_rows`; row i then belongs to ids[i]."""
 
     def truncate(self, n: int) -> None:
-        """Drop everything after the first n ids, and the tree. Rows become invalid."""
+        """Drop everything after the first n ids, and the tree. Rows become invalid.
+
+        Raises
+        ------
+        InvalidArgument
+            n is negative, or more than `position`.
+        NotSupported
+            `Capabilities.truncate` is false; 0 and `position` work all the same.
+        BackendError
+            The runtime refused; the sequence is empty.
+        """
 
     def decode_tree(self, ids: Ids[int], parents: Ids[int]) -> None:
         """Decode nodes of a tree above the end of the timeline; row i is node i's.
@@ -134,6 +151,8 @@ class Sequence(Protocol):
             A bad id or parent, or more nodes or branches than `tree_room` says.
         ContextOverflow
             The nodes do not fit into the context.
+        NotSupported
+            `Capabilities.tree` is false.
         """
 
     def clear_tree(self) -> None:
@@ -180,7 +199,30 @@ class Sequence(Protocol):
         """
 
     def close(self) -> None:
-        """Free the sequence's memory. May be called twice."""
+        """Free the sequence's memory. May be called twice.
+
+        All other calls then raise `Closed`.
+        """
+
+
+class HeadRows(Sequence, Protocol):
+    """A sequence that can compute single logits; see `Capabilities.head_rows`.
+
+    The last layer of a model, its head, has a row of weights for each id. Such a
+    sequence computes no more in a decode than what the head is multiplied with, and of
+    the head only what is asked for.
+    """
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i, in the order of the ids.
+
+        They are those that the whole row has; the array is the caller's own.
+
+        Raises
+        ------
+        InvalidArgument
+            No ids, one outside [0, n_vocab), or no such row.
+        """
 
 
 class Backend(Protocol):
@@ -232,7 +274,10 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Free the model. Sequences still open are closed with it."""
+        """Free the model. Sequences still open are closed with it.
+
+        May be called twice; `open` then raises `Closed`.
+        """
 
 
 class Factory(Protocol):

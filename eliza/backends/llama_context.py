@@ -23,13 +23,13 @@ import ctypes
 import os
 import threading
 import weakref
-from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eliza.backends import llama_log
 from eliza.backends.base import LOGITS_BYTES
+from eliza.backends.llama_batch import LlamaBatch
 from eliza.errors import BackendError, Closed, ContextOverflow
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ class NativeContext:
         The most rows that one decode may ask for.
     free_ids : list of int
         Ids of sequences that nothing uses.
+    cells : dict of int to int
+        How many cells each sequence that is open holds, by the id of its timeline; the
+        sequences write that.
     lock : threading.RLock
         Held while the library computes.
     """
@@ -116,11 +119,11 @@ class NativeContext:
         self.max_rows: int = min(self.n_batch, max(1, LOGITS_BYTES // (4 * n_vocab)))
         self.memory: Any = lib.llama_get_memory(pointer)
         self.free_ids = list(range(lib.llama_n_seq_max(pointer)))[::-1]
+        self.cells: dict[int, int] = {}
         self.lock = threading.RLock()
         self._pointer: int | None = pointer
         self._model: object | None = model
         self._pid = os.getpid()
-        self._open: weakref.WeakSet[LlamaSequence] = weakref.WeakSet()
         self._abandoned: list[list[int]] = []
         self._owner: weakref.ref[LlamaSequence] | None = None
         self._make_batch()
@@ -128,34 +131,17 @@ class NativeContext:
         _contexts.add(self)
 
     def _make_batch(self) -> None:
-        """Allocate a batch whose arrays are written as slices."""
-        n = self.n_batch
-        self._tokens = np.zeros(n, np.int32)
-        self._positions = np.zeros(n, np.int32)
-        self._n_ids = np.ones(n, np.int32)
-        self._id_pointers = np.zeros(n, np.uintp)
-        self._wanted = np.zeros(n, np.int8)
-        # The tokens of a chain all have one owner: nothing of this is written again.
-        self._chain_id = np.zeros(1, np.int32)
-        self._chain_n_ids = np.ones(n, np.int32)
-        self._chain_pointers = np.full(n, self._chain_id.ctypes.data, np.uintp)
-        kinds = dict(self.lib.llama_batch._fields_)
-
-        def pointer(field: str, array: NDArray[Any]) -> Any:
-            return ctypes.cast(array.ctypes.data, kinds[field])
-
-        self._batch = self.lib.llama_batch()
-        self._batch.token = pointer("token", self._tokens)
-        self._batch.pos = pointer("pos", self._positions)
-        self._batch.logits = pointer("logits", self._wanted)
-        self._tree_fields = (
-            pointer("n_seq_id", self._n_ids),
-            pointer("seq_id", self._id_pointers),
-        )
-        self._chain_fields = (
-            pointer("n_seq_id", self._chain_n_ids),
-            pointer("seq_id", self._chain_pointers),
-        )
+        """Allocate a batch, which is filled again and again."""
+        kind = self.lib.llama_batch
+        self._filled = LlamaBatch(self.n_batch)
+        layout = {name: getattr(kind, name).offset for name, _ in kind._fields_}
+        layout[""] = ctypes.sizeof(kind)
+        if layout != self._filled.layout:
+            raise BackendError(
+                f"this llama.cpp has another llama_batch: {layout}, not "
+                f"{self._filled.layout}; see which versions the extra `llama` names"
+            )
+        self._batch = kind.from_address(self._filled.address)
         # A view of the whole buffer of rows, made anew when llama.cpp moves it.
         self._rows_type = ctypes.c_float * (self.max_rows * self.n_vocab)
         self._rows_address = 0
@@ -173,7 +159,7 @@ class NativeContext:
                 "the model was loaded in another process; load it after the fork"
             )
 
-    def enter(self, sequence: LlamaSequence) -> int:
+    def enter(self) -> int:
         """Take up a sequence and return the id for its timeline."""
         self.reclaim()
         if not self.free_ids:
@@ -181,13 +167,14 @@ class NativeContext:
                 f"all {self.lib.llama_n_seq_max(self._pointer)} sequences of the "
                 "context are in use; close one"
             )
-        self._open.add(sequence)
-        return self.free_ids.pop()
+        id_ = self.free_ids.pop()
+        self.cells[id_] = 0
+        return id_
 
-    def leave(self, sequence: LlamaSequence, ids: list[int]) -> None:
-        """Free the ids of a sequence that is closed."""
-        self._open.discard(sequence)
+    def leave(self, ids: list[int]) -> None:
+        """Free the ids of a sequence that is closed, that of its timeline first."""
         self.drop(ids)
+        self.cells.pop(ids[0], None)
 
     def abandon(self, ids: list[int]) -> None:
         """Note the ids of a sequence that was collected without being closed.
@@ -199,7 +186,7 @@ class NativeContext:
     def reclaim(self) -> None:
         """Free what abandoned sequences held."""
         while self._abandoned:
-            self.drop(self._abandoned.pop())
+            self.leave(self._abandoned.pop())
 
     def drop(self, ids: list[int]) -> None:
         """Remove these ids from all cells; they are free again."""
@@ -210,7 +197,7 @@ class NativeContext:
     def room(self) -> int:
         """Return how many cells are free."""
         self.reclaim()
-        return self.n_ctx - sum(sequence.cells for sequence in self._open)
+        return self.n_ctx - sum(self.cells.values())
 
     # Decoding
 
@@ -218,19 +205,22 @@ class NativeContext:
         self,
         sequence: LlamaSequence,
         tokens: NDArray[np.int32],
-        positions: NDArray[np.int32],
-        owners: list[list[int]] | int,
+        first: int,
+        owner: int,
         all_rows: bool,
     ) -> None:
-        """Compute one batch.
+        """Compute a batch of tokens that follow one another.
 
         Parameters
         ----------
         sequence : LlamaSequence
             The one that the rows will belong to.
-        tokens, positions : int32 [n], n <= n_batch
-        owners : int, or a list of n lists of int
-            The id, or the ids, that each token belongs to; never none.
+        tokens : int32 array
+            At most n_batch.
+        first : int
+            The position of the first of them.
+        owner : int
+            The id that they belong to.
         all_rows : bool
             Whether each token has a row, or the last one only.
 
@@ -239,40 +229,47 @@ class NativeContext:
         ContextOverflow, BackendError
             Part of the batch may have been computed: remove it.
         """
-        n = len(tokens)
         self.check_open()
+        self._filled.chain(tokens, first, owner, all_rows)
+        self._run(sequence, len(tokens))
+
+    def run_tree(
+        self,
+        sequence: LlamaSequence,
+        tokens: NDArray[np.int32],
+        depths: list[int],
+        first: int,
+        owners: list[list[int]],
+    ) -> None:
+        """Compute a batch of the nodes of a tree, each of which has a row.
+
+        Parameters
+        ----------
+        sequence, tokens
+            As in `run`.
+        depths : list of int
+            Of each node, those at the position `first` having 1.
+        owners : list of list of int
+            The ids that each node belongs to; never none.
+
+        Raises
+        ------
+        ContextOverflow, BackendError
+            As `run`.
+        """
+        self.check_open()
+        self._filled.tree(tokens, depths, first, owners)
+        self._run(sequence, len(depths))
+
+    def _run(self, sequence: LlamaSequence, n: int) -> None:
         self._give_rows_to(sequence)
-        self._batch.n_tokens = n
-        self._tokens[:n] = tokens
-        self._positions[:n] = positions
-        # Referenced until the call is over: the batch points into it.
-        flat = self._point_at_ids(owners, n)
-        self._wanted[:n] = all_rows
-        self._wanted[n - 1] = 1
-        with llama_log.collect() as lines:
-            code = self.lib.llama_decode(self._pointer, self._batch)
-        del flat
+        before = llama_log.n_errors
+        code = self.lib.llama_decode(self._pointer, self._batch)
         if code == 1:
             raise ContextOverflow(f"no cells for {n} ids: {self._usage()}")
         if code:
-            raise BackendError(
-                f"llama_decode of {n} ids returned {code}: {llama_log.reason(lines)}"
-            )
-
-    def _point_at_ids(self, owners: list[list[int]] | int, n: int) -> NDArray[np.int32]:
-        batch = self._batch
-        if isinstance(owners, int):
-            self._chain_id[0] = owners
-            batch.n_seq_id, batch.seq_id = self._chain_fields
-            return self._chain_id
-        batch.n_seq_id, batch.seq_id = self._tree_fields
-        counts = [len(ids) for ids in owners]
-        flat = np.array(list(chain.from_iterable(owners)), np.int32)
-        address = flat.ctypes.data
-        starts = accumulate(counts[:-1], initial=0)
-        self._n_ids[:n] = counts
-        self._id_pointers[:n] = [address + 4 * start for start in starts]
-        return flat
+            why = llama_log.reason(llama_log.errors_since(before))
+            raise BackendError(f"llama_decode of {n} ids returned {code}: {why}")
 
     def rows(self, first: int, n_rows: int) -> NDArray[np.float32]:
         """Return the rows of the last decode as a view on llama.cpp's buffer.
@@ -297,7 +294,9 @@ class NativeContext:
 
     def _give_rows_to(self, sequence: LlamaSequence) -> None:
         owner = None if self._owner is None else self._owner()
-        if owner is not None and owner is not sequence:
+        if owner is sequence:
+            return
+        if owner is not None:
             owner.keep_rows()
         self._owner = weakref.ref(sequence)
 
@@ -313,9 +312,10 @@ class NativeContext:
             raise ContextOverflow(f"{n} ids do not fit: {self._usage()}")
 
     def _usage(self) -> str:
-        used = sorted((sequence.cells for sequence in self._open), reverse=True)
-        others = f" in {len(used)} sequences" if len(used) > 1 else ""
-        return f"{sum(used)} of {self.n_ctx} cells of the context are taken{others}"
+        n = len(self.cells)
+        others = f" in {n} sequences" if n > 1 else ""
+        used = sum(self.cells.values())
+        return f"{used} of {self.n_ctx} cells of the context are taken{others}"
 
     # The end
 

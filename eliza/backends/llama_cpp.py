@@ -177,7 +177,6 @@ class LlamaBackend:
         self._vocab: LlamaVocab | None = kind(
             lib.llama_model_get_vocab(model.pointer),
             keep_alive=model,
-            pre_tokenizer=_metadata(lib, model.pointer, b"tokenizer.ggml.pre"),
         )
         self._capabilities = Capabilities(
             truncate=self._context.can_cut,

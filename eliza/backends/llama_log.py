@@ -9,21 +9,28 @@ library returns a bare number or null, and says the reason only here.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
 import re
 import threading
+from collections import deque
 from typing import Any
 
 from eliza.logs import get_logger
 
-__all__ = ["collect", "logger", "reason", "release", "take"]
+__all__ = ["collect", "errors_since", "logger", "n_errors", "reason", "release", "take"]
 
 logger = get_logger("eliza.llama_cpp")
 
 #: ggml_log_level to level; 5 continues the line before.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUED = 5
+
+#: The number of the last error that was logged, and the last errors themselves.
+n_errors = 0
+_numbers = itertools.count(1)
+_errors: deque[tuple[int, int, str]] = deque(maxlen=64)
 
 # Held for a microsecond at a time. A fork waits for it, so that a child finds it free.
 # Reentrant, because the collector may free a model in the middle.
@@ -87,6 +94,15 @@ class collect:  # noqa: N801
         _line.reader = self._outer
 
 
+def errors_since(n: int) -> list[str]:
+    """Return the errors that this thread's calls caused since `n_errors` was n.
+
+    What a decode uses: `collect` costs it 5 us, for a case that hardly ever comes.
+    """
+    me = threading.get_ident()
+    return [text for at, thread, text in _errors.copy() if at > n and thread == me]
+
+
 def reason(lines: list[str]) -> str:
     """Return why a call failed: the first error; the others follow from it."""
     if not lines:
@@ -119,9 +135,13 @@ def _on_log(level: int, text: bytes, _data: Any) -> None:
 
 
 def _flush() -> None:
+    global n_errors
     text, _line.text = _line.text.strip(), ""
     if not text:
         return
-    if _line.reader is not None and _line.level >= logging.ERROR:
-        _line.reader.append(text)
+    if _line.level >= logging.ERROR:
+        n_errors = next(_numbers)
+        _errors.append((n_errors, threading.get_ident(), text))
+        if _line.reader is not None:
+            _line.reader.append(text)
     logger.log(_line.level, "%s", text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eliza.backends.base import TreeRoom, ids_array, parents_array
+from eliza.backends.llama_batch import read_ids
 from eliza.backends.llama_state import load_state, save_state
 from eliza.backends.llama_tree import Growth, Tree
 from eliza.errors import BackendError, Closed, InvalidArgument, NotSupported
@@ -45,7 +46,7 @@ class LlamaSequence:
         self._rows: NDArray[np.float32] | None = None
         with context.lock:
             context.check_open()
-            self._id = context.enter(self)
+            self._id = context.enter()
             self._closed = False
 
     def __del__(self) -> None:
@@ -92,20 +93,20 @@ class LlamaSequence:
 
     def _append(self, ids: Ids[int], all_rows: bool) -> None:
         context = self._context
-        tokens = ids_array(ids, context.n_vocab)
+        tokens = _ids(ids, context.n_vocab)
         if all_rows:
             self._check_rows(len(tokens))
         with context.lock:
             self._check_open()
             context.require(len(tokens), freed=len(self._tree))
-            self.clear_tree()
+            if len(self._tree):
+                self.clear_tree()
             self._rows = None
             end = self._position
             try:
                 for piece in _pieces(tokens, context.n_batch):
                     self._pause()
-                    at = np.arange(end, end + len(piece), dtype=np.int32)
-                    context.run(self, piece, at, self._id, all_rows)
+                    context.run(self, piece, end, self._id, all_rows)
                     end += len(piece)
                 n = len(piece)
                 rows = context.rows(0, n) if all_rows else context.rows(n - 1, 1)
@@ -115,6 +116,7 @@ class LlamaSequence:
                 raise
             self._position = end
             self._rows = rows
+            context.cells[self._id] = self._position
 
     def truncate(self, n: int) -> None:
         """Drop everything after the first n ids, and the tree. Rows become invalid.
@@ -137,7 +139,8 @@ class LlamaSequence:
                 raise NotSupported(
                     "this model keeps no past states: truncate to 0 and decode again"
                 )
-            self.clear_tree()
+            if len(self._tree):
+                self.clear_tree()
             self._rows = None
             if not self._cut(n):
                 raise BackendError(
@@ -153,6 +156,7 @@ class LlamaSequence:
         if not done:
             lib.llama_memory_seq_rm(memory, self._id, -1, -1)
         self._position = n if done else 0
+        self._context.cells[self._id] = self.cells
         return done
 
     # The tree
@@ -180,7 +184,7 @@ class LlamaSequence:
             The model keeps no past states to branch from.
         """
         context, tree = self._context, self._tree
-        tokens = ids_array(ids, context.n_vocab)
+        tokens = _ids(ids, context.n_vocab)
         above = parents_array(parents, len(tokens), len(tree))
         self._check_rows(len(tokens))
         with context.lock:
@@ -193,8 +197,9 @@ class LlamaSequence:
             try:
                 self._pause()
                 self._begin(growth)
-                at = np.array(growth.depths, np.int32) + (self._position - 1)
-                context.run(self, tokens, at, growth.owners, all_rows=True)
+                context.run_tree(
+                    self, tokens, growth.depths, self._position, growth.owners
+                )
                 rows = context.rows(0, len(tokens))
             except BaseException:
                 self._undo(growth)
@@ -202,6 +207,7 @@ class LlamaSequence:
             del context.free_ids[len(context.free_ids) - len(growth.begun) :]
             tree.add(growth)
             self._rows = rows
+            context.cells[self._id] = self.cells
 
     def _begin(self, growth: Growth) -> None:
         """Add the new ids to the cells of the paths that they continue."""
@@ -228,6 +234,7 @@ class LlamaSequence:
                 tree, self._tree = self._tree, Tree()
                 self._rows = None
                 self._context.drop(tree.ids)
+                self._context.cells[self._id] = self._position
 
     def tree_room(self) -> TreeRoom:
         """Return what the next `decode_tree` may add."""
@@ -332,7 +339,7 @@ class LlamaSequence:
             self._closed = True
             self._rows = None
             if not context.closed:
-                context.leave(self, [self._id, *self._tree.ids])
+                context.leave([self._id, *self._tree.ids])
 
     def _check_open(self) -> None:
         if self._closed:
@@ -352,9 +359,17 @@ class LlamaSequence:
             self._check_open()
 
 
+def _ids(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:
+    array = read_ids(ids, n_vocab)
+    return ids_array(ids, n_vocab) if array is None else array
+
+
 def _pieces(tokens: NDArray[np.int32], size: int) -> Iterator[NDArray[np.int32]]:
     """Yield the tokens in as few parts as possible, none much shorter than another."""
     n = len(tokens)
     parts = -(-n // size)
+    if parts == 1:
+        yield tokens
+        return
     for i in range(parts):
         yield tokens[n * i // parts : n * (i + 1) // parts]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import TYPE_CHECKING, Any
 
-from eliza.errors import BackendError, NotSupported
+from eliza.errors import BackendError
+from eliza.files.fingerprint import fingerprint_file
 
 if TYPE_CHECKING:
     from eliza.backends.llama_load import Options
 
 __all__ = ["load_state", "model_fingerprint", "save_state"]
-
-_SAMPLES = 64
-_SAMPLE_BYTES = 1 << 14
-_HEAD_BYTES = 1 << 20
 
 
 def save_state(lib: Any, context: Any, id_: int) -> bytes:
@@ -51,28 +47,11 @@ def model_fingerprint(path: str, options: Options) -> bytes:
     """Return SHA-256 of what a saved state depends on.
 
     That is the number type of the cache, flash attention (which changes how values lie
-    in it), and the file: its size, its first MiB (which holds the metadata), and 64
-    samples of 16 KiB spread over the rest; a whole file of some GB would take seconds.
+    in it), and samples of the file, its metadata among them.
 
     Raises
     ------
     NotSupported
         The file is not there any more.
     """
-    import hashlib
-
-    sha = hashlib.sha256(f"{options.kv_type} {options.flash_attn} ".encode())
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            sha.update(f"{size} ".encode())
-            sha.update(file.read(_HEAD_BYTES))
-            for i in range(_SAMPLES):
-                file.seek(size * i // _SAMPLES)
-                sha.update(file.read(_SAMPLE_BYTES))
-    except OSError as error:
-        raise NotSupported(
-            f"the model's file cannot be read, so that saved state cannot be tied to "
-            f"it: {error}"
-        ) from error
-    return sha.digest()
+    return fingerprint_file(path, f"{options.kv_type} {options.flash_attn} ")

@@ -10,14 +10,11 @@ so that a branch which grows by one node at a time needs one id and no more addi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from eliza.errors import InvalidArgument
 
 __all__ = ["Growth", "Tree"]
 
 
-@dataclass(slots=True)
 class Growth:
     """What a batch adds to a tree.
 
@@ -36,11 +33,14 @@ class Growth:
         New node to the id whose last cell it is.
     """
 
-    depths: list[int] = field(default_factory=list)
-    owners: list[list[int]] = field(default_factory=list)
-    begun: list[tuple[int | None, int, int]] = field(default_factory=list)
-    extended: list[tuple[int, int]] = field(default_factory=list)
-    ends: dict[int, int] = field(default_factory=dict)
+    __slots__ = ("begun", "depths", "ends", "extended", "owners")
+
+    def __init__(self) -> None:
+        self.depths: list[int] = []
+        self.owners: list[list[int]] = []
+        self.begun: list[tuple[int | None, int, int]] = []
+        self.extended: list[tuple[int, int]] = []
+        self.ends: dict[int, int] = {}
 
 
 class Tree:

@@ -123,9 +123,9 @@ class Prior(NamedTuple):
         """Score all choices after the prior's prompt."""
         timeline = session.timeline
         session.sync(placed.prompt_ids)
-        with timeline.branching() as row:
+        with Tree(timeline) as tree:
             likelihoods = score_all(
-                Tree(timeline), placed.cursor(), row, Trail(0.0, None), whole=True
+                tree, placed.cursor(), timeline.row(), Trail(0.0, None), whole=True
             )
         scores = np.empty(len(placed.order))
         for leaf, logprob in likelihoods.items():

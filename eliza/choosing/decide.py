@@ -74,24 +74,29 @@ def decide(
     exact = request.method == "exact"
     if exact or request.ranking is not None:
         timeline = session.timeline
-        with timeline.branching() as row:
-            if request.ranking is not None:
-                whole = request.ranking == "whole"
-                likelihoods = score_all(Tree(timeline), cursor, row, trail, whole=whole)
-            if exact and request.ranking == "whole" and likelihoods is not None:
-                made = _best(likelihoods, policy)
-            elif exact:
-                delta = timeline.capabilities.search_delta
+        if request.ranking is not None:
+            whole = request.ranking == "whole"
+            if whole:
+                row = timeline.row()
+            else:
+                row = timeline.narrow_row(cursor.allowed(), cursor.trie.n_vocab)
+            with Tree(timeline, narrow=not whole) as tree:
+                likelihoods = score_all(tree, cursor, row, trail, whole=whole)
+        if exact and request.ranking == "whole" and likelihoods is not None:
+            made = _best(likelihoods, policy)
+        elif exact:
+            delta = timeline.capabilities.search_delta
+            with Tree(timeline) as tree:
                 found = best_whole(
-                    Tree(timeline),
+                    tree,
                     cursor,
-                    row,
+                    timeline.row(),
                     delta if request.delta is None else request.delta,
                     policy,
                     request.threshold if request.ranking is None else None,
                     trail,
                 )
-                made = Decision(found.leaf, found.logprob, found.probability_bounds)
+            made = Decision(found.leaf, found.logprob, found.probability_bounds)
     if made is None:
         made = _walk(session, cursor.copy(), request, trail)
     return made if likelihoods is None else made._replace(likelihoods=likelihoods)
@@ -125,7 +130,7 @@ def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> D
         trail.weigh(cursor, row)
         return pick(row)
 
-    session.set_constraint(cursor, weigh_and_pick)
+    session.set_constraint(cursor, weigh_and_pick, narrow=True)
     logprob = sum(step.logprob or 0.0 for step in session)
     leaf = cursor.leaf
     assert leaf is not None  # a session without a limit ends when the choice is whole

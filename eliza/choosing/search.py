@@ -98,7 +98,8 @@ def best_whole(
         No choice has a likelihood above zero.
     """
     search = Frontier(policy.length, policy.prior, policy.weight)
-    trail.weigh(cursor, row)
+    if trail.traced:
+        trail.weigh(cursor, row)
     search.reveal(cursor, row, None, 0.0)
     search.prune()
     delta /= policy.scale
@@ -116,6 +117,7 @@ def best_whole(
     ):
         _expand(search, tree, search.weighty(delta), trail, run=True)
         bounds = search.share()
+    trail.weighed += search.weighed
     return Found(search.leaf, search.logprob, bounds)
 
 
@@ -129,7 +131,8 @@ def _expand(
     for node, logits in tree.expand(first + batch[1:]):
         after = following.get(node)
         if after is None:
-            trail.weigh(node.cursor, logits)
+            if trail.traced:
+                trail.weigh(node.cursor, logits)
             search.reveal(node.cursor, logits, node, node.score)
         else:
             after.score = node.score + search.step(node.cursor, logits)

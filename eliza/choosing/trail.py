@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from eliza.errors import NoCandidateError
 
 if TYPE_CHECKING:
@@ -88,12 +90,21 @@ class Trail:
         `time.perf_counter()` when the call began.
     trace : callable or None
         Called with each `Event`. What it raises ends the call.
+
+    Attributes
+    ----------
+    traced : bool
+        Whether there is a `trace`.
+    weighed : list of (Cursor, doubles)
+        The points at which choices part, and the log probabilities of the allowed ids
+        among each other.
     """
 
     def __init__(self, start: float, trace: Callable[[Event], Any] | None) -> None:
         self._start = start
         self._trace = trace
-        self._weighed: list[tuple[Cursor, NDArray[Any]]] = []
+        self.traced = trace is not None
+        self.weighed: list[tuple[Cursor, NDArray[np.float64] | bytes]] = []
 
     def decoded(self, positions: int) -> None:
         """Note a batch."""
@@ -110,7 +121,7 @@ class Trail:
         if len(logprobs) < 2:
             return
         # What else is to be known of the point can be asked for later; few do.
-        self._weighed.append((cursor.copy(), logprobs))
+        self.weighed.append((cursor.copy(), logprobs))
         if self._trace is not None:
             ids = cursor.allowed().tolist()
             options = tuple(
@@ -126,7 +137,10 @@ class Trail:
         """Return the way from the root along the ids of a leaf, to its end."""
         links: list[Link] = []
         forced: list[int] = []
-        points = {at.path: (at.allowed(), x) for at, x in self._weighed}
+        points = {
+            at.path: (at.allowed(), np.frombuffer(logprobs, np.float64))
+            for at, logprobs in self.weighed
+        }
 
         def flush() -> None:
             if forced:

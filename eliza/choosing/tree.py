@@ -13,6 +13,7 @@ from eliza.errors import ContextOverflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Self
 
     from eliza._cursor import Cursor
     from eliza.backends.base import Row, Sequence
@@ -50,32 +51,54 @@ class Node:
 
 
 class Tree:
-    """The tree above the end of a timeline.
+    """The tree above the end of a timeline; a context manager, which drops it again.
 
     Parameters
     ----------
     timeline : Timeline
-        In its `branching` state; a tree that its sequence holds is cleared. Where the
-        runtime has no trees, one path after the other is decoded and cut off again;
+        It has logits after its last id; they are kept when something is decoded. Where
+        the runtime has no trees, one path after the other is decoded and cut off again;
         where it cannot cut either, each path begins at the prompt.
+    narrow : bool
+        Of the rows, only the logits of a node's allowed ids are read.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, *, narrow: bool = False) -> None:
+        self._narrow = narrow
         self._timeline = timeline
         self._sequence = timeline.sequence
         self._base = timeline.position
-        self._sequence.clear_tree()
+        self._grown = False
         self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
         self._live = 0
         self._chain: list[Node] = []
         tree = timeline.capabilities.tree
         self.expand = self._expand_tree if tree else self._expand_chains
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._grown:
+            self._sequence.clear_tree()
+            self._timeline.unwind(self._base)
+
+    def _grow(self) -> None:
+        """Get ready for a decode."""
+        self._timeline.keep_row()
+        self._grown = True
+
     def _expand_tree(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Row]]:
         """Decode nodes, parents first, and yield each with its logits.
 
         A row is valid until the next one is asked for.
         """
+        nodes = list(nodes)
+        if self._fit(nodes):
+            first = self._decode(nodes)
+            for node in nodes:
+                yield node, self._row(node, node.number - first)
+            return
         batch = _Batch(self._sequence)
         for node in nodes:
             path = self._missing(node, batch)
@@ -96,6 +119,18 @@ class Tree:
             batch.wanted.append(node)
         yield from self._flush(batch)
 
+    def _fit(self, nodes: list[Node]) -> bool:
+        """Whether the nodes can be decoded at once, as they are: the usual case."""
+        room = self._sequence.tree_room()
+        if not 0 < len(nodes) <= min(room.nodes, room.branches):
+            return False
+        known = {None, *nodes}
+        wave = self._wave
+        return all(
+            node.wave != wave and (node.parent in known or node.parent.wave == wave)  # type: ignore[union-attr]
+            for node in nodes
+        )
+
     def _missing(self, node: Node, batch: _Batch) -> list[Node]:
         """Return the path to the node, without what is live or in the batch."""
         path = []
@@ -107,20 +142,31 @@ class Tree:
         return path
 
     def _flush(self, batch: _Batch) -> Iterator[tuple[Node, Row]]:
-        if not batch.nodes:
-            return
+        if batch.nodes:
+            first = self._decode(batch.nodes)
+            for node in batch.wanted:
+                yield node, self._row(node, node.number - first)
+
+    def _decode(self, nodes: list[Node]) -> int:
+        """Decode nodes; return the number of the first, which has row 0."""
+        self._grow()
+        first = self._live
         ids, parents = [], []
-        for number, node in enumerate(batch.nodes, self._live):
+        for number, node in enumerate(nodes, first):
             node.number = number
             node.wave = self._wave
             ids.append(node.token)
             parents.append(-1 if node.parent is None else node.parent.number)
         self._sequence.decode_tree(ids, parents)
         self._timeline.count(len(ids))
-        first = self._live
         self._live += len(ids)
-        for node in batch.wanted:
-            yield node, self._sequence.logits_window(node.number - first)
+        return first
+
+    def _row(self, node: Node, i: int) -> Row:
+        if not self._narrow:
+            return self._sequence.logits_window(i)
+        at = node.cursor
+        return self._timeline.narrow_row_of(i, at.allowed(), at.trie.n_vocab)
 
     def _clear(self) -> None:
         self._sequence.clear_tree()
@@ -141,6 +187,7 @@ class Tree:
                 path.append(at)
                 at = at.parent
             path.reverse()
+            self._grow()
             keep = self._cut_to(path, asked)
             self._sequence.decode_many([node.token for node in path[keep:]])
             self._timeline.count(len(path) - keep)
@@ -148,7 +195,7 @@ class Tree:
             for i, node in enumerate(path[keep:]):
                 if node in asked:
                     asked.discard(node)
-                    yield node, self._sequence.logits_window(i)
+                    yield node, self._row(node, i)
 
     def _cut_to(self, path: list[Node], asked: set[Node]) -> int:
         """Cut the timeline to what it shares with the path; return how much that is."""

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 answered, 1 abstained, 2 usage, 3 model or file error, 130 interrupted.
     """
-    from eliza.cli import choose, demo, trie
+    from eliza.cli import choose, convert, demo, trie
 
     parser = argparse.ArgumentParser(
         prog="eliza",
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     choose.add_parser(verbs)
+    convert.add_parser(verbs)
     demo.add_parser(verbs)
     trie.add_parser(verbs)
     arguments = parser.parse_args(argv)

@@ -190,7 +190,28 @@ class Bundle:
             raise BundleError(f"{self}: {'; '.join(faults[:8])}{more}")
         return manifest
 
-    # For llama.cpp
+    # For a runtime
+
+    def only(self, *kinds: str) -> Path:
+        """Return the one artefact of some kinds; of the first kind that is there.
+
+        Raises
+        ------
+        BundleError
+            There is none, or more than one.
+        """
+        for kind in kinds:
+            found = [a.path for a in self.artefacts() if a.kind == kind]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                names = ", ".join(path.name for path in found[:8])
+                raise BundleError(
+                    f"{self} has {len(found)} times {KINDS[kind]}: {names}; give the "
+                    "one that is meant"
+                )
+        wanted = " or ".join(KINDS[kind] for kind in kinds)
+        raise BundleError(f"{self} has no {wanted}; it holds {self.content()}")
 
     def gguf(self, n_ctx: int | None = None) -> Path:
         """Return the one file that llama.cpp is to load.

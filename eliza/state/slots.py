@@ -28,6 +28,15 @@ _MAGIC = b"ELIZSLOT"
 _VERSION = 1
 _FIXED = struct.Struct("<8sIIQ")
 _SUM = 32
+_BUFFERS = {"MT19937": 624, "Philox": 4}
+_WRONG = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -243,9 +252,13 @@ def unpack_rng(text: str, rng: np.random.Generator) -> np.random.Generator:
         if kind == type(bits).__name__:
             if isinstance(state["state"].get("key"), list):
                 state["state"]["key"] = np.array(state["state"]["key"], np.uint64)
+            # NumPy does not look where in its buffer a state says that it is.
+            at = state["state"].get("pos", state.get("buffer_pos", 0))
+            if not 0 <= at <= _BUFFERS.get(kind, 0):
+                raise ValueError(f"a {kind} is at {at} of its buffer")
             bits.state = state
             return np.random.Generator(bits)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except _WRONG as error:
         raise BundleError(f"the slot's random state is wrong: {error}") from None
     raise InvalidArgument(
         f"the slot was saved with a {kind} generator, and this session draws with "

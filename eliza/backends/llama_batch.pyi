@@ -1,0 +1,31 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LlamaBatch", "read_ids"]
+
+def read_ids(ids: object, n_vocab: int) -> NDArray[np.int32] | None: ...
+
+@final
+class LlamaBatch:
+    def __new__(cls, n_batch: int) -> LlamaBatch: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def layout(self) -> dict[str, int]: ...
+    def chain(
+        self,
+        ids: NDArray[np.int32],
+        first: int,
+        owner: int,
+        all_rows: bool,
+    ) -> None: ...
+    def tree(
+        self,
+        ids: NDArray[np.int32],
+        depths: list[int],
+        first: int,
+        owners: list[list[int]],
+    ) -> None: ...
+    def contents(self) -> list[tuple[Any, ...]]: ...

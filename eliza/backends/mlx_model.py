@@ -1,0 +1,147 @@
+"""A model of mlx-lm, taken apart: the layers that end in a hidden state, and the head.
+
+The head multiplies a hidden state with a row of weights for each id of the vocabulary.
+Where only some ids count, so do only their rows. Whether a model can be taken apart is
+found out by trying: both ways must give the same logits, bit for bit. Some models scale
+or bend their logits after the head; those are computed whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["MlxModel"]
+
+
+class MlxModel:
+    """What a sequence computes with.
+
+    Parameters
+    ----------
+    mx : module
+        `mlx.core`.
+    model : mlx.nn.Module
+        Called with ids of shape [1, n] and a cache, it gives logits.
+    caches : module
+        `mlx_lm.models.cache`, or one with the same functions.
+
+    Attributes
+    ----------
+    n_rows : int
+        The width of a row of logits.
+    has_head : bool
+        The head can be computed by itself.
+    """
+
+    def __init__(self, mx: Any, model: Any, caches: Any) -> None:
+        self.mx = mx
+        self._model = model
+        self._caches = caches
+        self._head: Any = _head_of(model)
+        self._tied = self._head is not None and hasattr(self._head, "as_linear")
+        self.has_head = self._head is not None
+        probe = mx.array([[0]])
+        logits = model(probe, cache=self.new_cache())
+        self.n_rows: int = logits.shape[-1]
+        if self.has_head:
+            hidden = model.model(probe, cache=self.new_cache())
+            apart = self._all_rows(hidden)
+            self.has_head = apart.shape == logits.shape and bool(
+                mx.array_equal(apart, logits).item()
+            )
+
+    def new_cache(self) -> list[Any]:
+        """Return an empty cache."""
+        cache: list[Any] = self._caches.make_prompt_cache(self._model)
+        return cache
+
+    def can_trim(self, cache: list[Any], n_ctx: int) -> bool:
+        """Whether a cache can be cut anywhere, as long as it holds at most n_ctx ids.
+
+        One with a window cannot any more as soon as it has lost something.
+        """
+        windows = [c.max_size for c in cache if hasattr(c, "max_size")]
+        return bool(self._caches.can_trim_prompt_cache(cache)) and not any(
+            size < n_ctx for size in windows
+        )
+
+    def cut(self, cache: list[Any], n: int) -> bool:
+        """Keep the first n ids of a cache; return whether that could be done.
+
+        After a failure some of its layers may hold more than others.
+        """
+        layers = [part for layer in cache for part in getattr(layer, "caches", [layer])]
+        if not all(layer.is_trimmable() for layer in layers):
+            return False
+        try:
+            for layer in layers:
+                more = layer.offset - n
+                if more < 0 or (more and layer.trim(more) != more):
+                    return False
+            # What failed late is part of what is left, and would fail again.
+            self.mx.eval([layer.state for layer in layers])
+        except (AttributeError, RuntimeError):
+            return False
+        return True
+
+    # What is computed
+
+    def forward(self, ids: list[int], cache: list[Any]) -> Any:
+        """Append ids to a cache; return a state for each, [n, …], for `logits`."""
+        tokens = self.mx.array([ids])
+        if self.has_head:
+            return self._model.model(tokens, cache=cache)[0]
+        return self._model(tokens, cache=cache)[0]
+
+    def logits(self, states: Any) -> Any:
+        """Return the rows of logits of states, float32 [n, n_rows]."""
+        if self.has_head:
+            states = self._all_rows(states[None])[0]
+        return states.astype(self.mx.float32)
+
+    def logits_of(self, state: Any, ids: Any) -> Any:
+        """Return the logits of some ids after one state, float32 [len(ids)].
+
+        Parameters
+        ----------
+        state : array [1, …]
+        ids : int32 array
+        """
+        mx, head = self.mx, self._head
+        rows = mx.array(ids)
+        if not self.has_head:
+            return state[0][rows].astype(mx.float32)
+        if hasattr(head, "scales"):
+            biases = head.get("biases")
+            values = mx.quantized_matmul(
+                state,
+                head.weight[rows],
+                scales=head.scales[rows],
+                biases=None if biases is None else biases[rows],
+                transpose=True,
+                group_size=head.group_size,
+                bits=head.bits,
+                mode=head.mode,
+            )
+        else:
+            values = state @ head.weight[rows].T
+        if "bias" in head and not self._tied:
+            values = values + head.bias[rows]
+        return values[0].astype(mx.float32)
+
+    def _all_rows(self, hidden: Any) -> Any:
+        return self._head.as_linear(hidden) if self._tied else self._head(hidden)
+
+
+def _head_of(model: Any) -> Any:
+    """Return the layer that makes logits of a hidden state, if it looks like one."""
+    inner = getattr(model, "model", None)
+    if inner is None or not callable(inner):
+        return None
+    head = model.get("lm_head") if hasattr(model, "get") else None
+    if head is None:
+        head = getattr(inner, "embed_tokens", None)
+        if not hasattr(head, "as_linear"):
+            return None
+    known = {"Linear", "QuantizedLinear", "Embedding", "QuantizedEmbedding"}
+    return head if type(head).__name__ in known else None

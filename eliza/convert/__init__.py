@@ -1,0 +1,1 @@
+"""From a GGUF file to what other runtimes read."""

@@ -1,0 +1,98 @@
+"""`.tflite` files: that they are whole, and what was noted in them.
+
+The runtime reads weights where the file says that they lie. In a file that was cut
+short that is behind its end, and the system ends the process; so it is checked here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, BinaryIO
+
+from eliza.errors import BundleError
+from eliza.files.tables import Malformed, TableView
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["TfliteFile"]
+
+_MAGIC = b"TFL3"
+_BUFFERS, _METADATA = 4, 6  # fields of a model
+_DATA, _OFFSET, _SIZE = 0, 1, 2  # fields of a buffer
+
+
+class TfliteFile:
+    """A `.tflite` file that is open for reading; a context manager.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Attributes
+    ----------
+    metadata : mapping of str to bytes
+        What was noted in the file beside the model.
+
+    Raises
+    ------
+    BundleError
+        It cannot be read, is no such file, is cut short or damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            with open(path, "rb") as file:
+                self._data = self._mapped(file)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise BundleError(f"{self.path} cannot be read: {reason}") from error
+        try:
+            root = TableView.root(self._data)
+            buffers = root.tables(_BUFFERS)
+            for number, buffer in enumerate(buffers):
+                self._check(number, buffer)
+            self.metadata: dict[str, bytes] = {}
+            for entry in root.tables(_METADATA):
+                number = entry.number(1, "<I")
+                if number >= len(buffers):
+                    raise Malformed(f"there is no buffer {number}")
+                self.metadata[entry.text(0)] = buffers[number].bytes(_DATA)
+        except Malformed as error:
+            self.close()
+            raise BundleError(f"{self.path} is cut short or damaged: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _mapped(self, file: BinaryIO) -> mmap.mmap:
+        start = file.read(8)
+        if start[4:] != _MAGIC:
+            raise BundleError(
+                f"{self.path} is not a TFLite file: it begins with {start!r}"
+            )
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def _check(self, number: int, buffer: TableView) -> None:
+        """Raise unless a buffer lies within the file, as all of it."""
+        _, n = buffer.vector(_DATA, 1)
+        begin, size = buffer.number(_OFFSET, "<Q"), buffer.number(_SIZE, "<Q")
+        if n == 0 and begin > 1 and begin + size > len(self._data):
+            raise Malformed(
+                f"weight {number} ends at byte {begin + size}, the file at "
+                f"{len(self._data)}"
+            )
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        self._data.close()
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close it."""
+        self.close()

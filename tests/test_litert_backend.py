@@ -1,0 +1,634 @@
+"""LiteRT: the same answers as llama.cpp, one call at a time, and being selected."""
+
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+import children
+import eliza
+from eliza.backends import litert_plan
+from eliza.backends.litert import LitertBackend
+from eliza.backends.litert_layout import Signature, TensorInfo, discover
+from eliza.backends.litert_sequence import LitertSequence, Shared
+from eliza.convert.litertlm import write_litertlm
+from eliza.convert.source import GgufSource
+from eliza.convert.tflite import write_tflite
+from eliza.errors import (
+    BackendError,
+    BundleError,
+    ContextOverflow,
+    InvalidArgument,
+    InvalidType,
+    NotSupported,
+)
+from eliza.files.bundle import Bundle
+from eliza.files.tables import TableView
+from eliza.locking import ModelLock
+from eliza.tokenizers import from_gguf
+from litert_files import LOGIT_SCALE, variant
+from llama_reference import forward
+from support import on_linux, resident
+from tiny import WORDS, tiny_gguf
+
+pytest.importorskip("ai_edge_litert", reason="needs ai-edge-litert")
+pytest.importorskip("tokenizers")
+
+TOLERANCE = 1e-3
+IDS = [300, 310, 5, 77] * 6 + [9, 12]
+OPTIONS = (
+    {},
+    {"in_place": False},
+    {"interface": "interpreter"},
+    {"n_threads": 2},
+)
+
+
+@pytest.fixture(scope="module")
+def gguf_path(tmp_path_factory):
+    return tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def source(gguf_path):
+    with GgufSource(gguf_path) as source:
+        yield source
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELIZA_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def files(source, tmp_path_factory):
+    """One model, twice."""
+    folder = tmp_path_factory.mktemp("model")
+    options = {"n_ctx": 64, "prefill": (8, 16), "rows": (4,)}
+    write_tflite(source, folder / "m.tflite", "f32", **options)
+    write_litertlm(source, folder / "m.litertlm", "f32", **options)
+    write_tflite(source, folder / "m8.tflite", "int8", **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def path(files):
+    return files / "m.tflite"
+
+
+@pytest.fixture(scope="module")
+def wanted(source):
+    """Return the rows after each of IDS, by NumPy."""
+    return forward(source, IDS)
+
+
+@pytest.fixture(scope="module")
+def llama(gguf_path):
+    pytest.importorskip("llama_cpp")
+    exact = {"n_threads": 1, "kv_type": "f32", "flash_attn": False}
+    with eliza.load(gguf_path, n_ctx=64, backend_options=exact) as model:
+        yield model
+
+
+def rows_of(sequence, n):
+    return np.array([sequence.logits(i) for i in range(n)])
+
+
+def test_conformance(files):
+    """FC-082, FC-118 and the rest of the contract."""
+    conformance = pytest.importorskip("eliza.conformance")
+    for name in ("m.tflite", "m.litertlm"):
+        report = conformance.check(partial(LitertBackend, files / name))
+        assert report.ok, str(report)
+
+
+# The same answers
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", ["m.tflite", "m.litertlm"])
+def test_rows_are_those_of_the_model(files, wanted, name, options):
+    with LitertBackend(files / name, **options) as backend:
+        sequence = backend.open()
+        for n in (1, 2, 3, 4, 5, 8, 9, 17, len(IDS)):
+            sequence.truncate(0)
+            sequence.decode_many(IDS[:n])
+            assert np.abs(rows_of(sequence, n) - wanted[:n]).max() < TOLERANCE
+            sequence.truncate(0)
+            sequence.decode(IDS[:n])
+            assert np.abs(sequence.logits_window() - wanted[n - 1]).max() < TOLERANCE
+            assert sequence.position == n
+        for cut in (0, 1, 7, 20):
+            sequence.truncate(cut)
+            sequence.decode(IDS[cut:])
+            assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["m.tflite", "m.litertlm"])
+def test_the_same_choices_and_text_as_llama_cpp(files, llama, name):
+    rng = np.random.default_rng(5)
+    words = [word for word in WORDS if word.strip()]
+    with eliza.load(files / name) as model:
+        assert model.backend.name == "litert-lm"
+        assert model.vocab.fingerprint == llama.vocab.fingerprint
+        assert model.model_id == llama.model_id
+        assert model.backend.chat_template == llama.backend.chat_template
+        for _ in range(25):
+            prompt = str(rng.choice(["an action", '{"action": "', "user\n"]))
+            choices = sorted({*map(str, rng.choice(words, 6))})
+            for method in ("greedy", "exact"):
+                ours, theirs = (
+                    m.choose(prompt, choices, method=method, ranking="whole")
+                    for m in (model, llama)
+                )
+                assert ours.value == theirs.value
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=TOLERANCE)
+                for a, b in zip(ours.ranking, theirs.ranking, strict=True):
+                    assert a.value == b.value
+                    assert a.logprob == pytest.approx(b.logprob, abs=TOLERANCE)
+        texts = []
+        for m in (model, llama):
+            said = []
+            for word in WORDS[:12]:
+                with m.open(max_tokens=20) as session:
+                    session.prefill(f"<|im_start|>user\n{word}<|im_end|>\n")
+                    said.append([token for step in session for token in step.ids])
+            texts.append(said)
+        assert texts[0] == texts[1]
+        assert sum(map(len, texts[0])) > 60
+
+
+def test_int8_stays_near(files, wanted):
+    with LitertBackend(files / "m8.tflite") as backend:
+        sequence = backend.open()
+        sequence.decode_many(IDS)
+        rows = rows_of(sequence, len(IDS))
+    assert 0 < np.abs(rows - wanted).max() < 0.7
+    clear = np.sort(wanted, 1)
+    clear = clear[:, -1] - clear[:, -2] > 0.5
+    assert clear.any()
+    assert (rows.argmax(1) == wanted.argmax(1))[clear].all()
+
+
+def test_a_state_goes_elsewhere(files, wanted):
+    states = []
+    for name, options in itertools.product(("m.tflite", "m.litertlm"), OPTIONS):
+        with LitertBackend(files / name, **options) as backend:
+            sequence = backend.open()
+            sequence.decode(IDS[:20])
+            states.append(sequence.save())
+            other = backend.open()
+            other.decode([7] * 40)
+            other.restore(states[0], 20)
+            with pytest.raises(InvalidArgument, match="no logits"):
+                other.logits()
+            other.decode(IDS[20:])
+            assert np.abs(other.logits() - wanted[-1]).max() < TOLERANCE
+            for bad in (states[0][:-1], states[0] + b"x", b""):
+                with pytest.raises(BackendError, match="are no state of 20 ids"):
+                    other.restore(bad, 20)
+            assert other.position == len(IDS)
+    assert {len(state) for state in states} == {2 * 2 * 32 * 4 * 20}
+
+
+def test_what_it_says_of_itself(files):
+    with LitertBackend(files / "m.tflite", n_ctx=32) as backend:
+        assert (backend.name, backend.n_ctx) == ("litert-lm", 32)
+        assert backend.vocab.n_vocab == 372
+        can = backend.capabilities
+        assert (can.truncate, can.tree, can.save) == (True, False, True)
+        sequence = backend.open()
+        assert sequence.max_rows == (64 << 20) // (4 * 372)
+        sequence.decode([5] * 32)
+        with pytest.raises(ContextOverflow, match="33 ids do not fit"):
+            sequence.decode([5])
+        with pytest.raises(NotSupported, match="no trees"):
+            sequence.decode_tree([5], [-1])
+        marks = {backend.fingerprint}
+    for name in ("m.litertlm", "m8.tflite"):
+        with LitertBackend(files / name) as backend:
+            marks.add(backend.fingerprint)
+    assert len(marks) == 3
+
+
+def test_bad_options(path):
+    with pytest.raises(InvalidArgument, match=r"n_ctx is 65, but .* made for 64"):
+        LitertBackend(path, n_ctx=65)
+    for name, value in (("n_ctx", 0), ("n_threads", -1), ("interface", "gpu")):
+        with pytest.raises(InvalidArgument, match=f"{name} is"):
+            LitertBackend(path, **{name: value})
+    with pytest.raises(InvalidType):
+        LitertBackend(path, n_ctx=1.5)
+    with pytest.raises(TypeError):
+        eliza.load(path, backend_options={"n_gpu_layers": 3})
+
+
+# Dividing ids among signatures
+
+
+def test_divisions_cover_all_ids():
+    """The last call gives logits, with all_rows each; only it is filled up."""
+    rng = np.random.default_rng(3)
+    for _ in range(2000):
+        sizes = [(1, True)]
+        sizes += [
+            (int(n), bool(rows)) for n, rows in rng.integers([2, 0], [40, 2], (3, 2))
+        ]
+        n = int(rng.integers(1, 150))
+        room = n + int(rng.integers(0, 50))
+        all_rows = bool(rng.integers(2))
+        chunks = litert_plan.divide(n, room, sizes, all_rows)
+        assert sum(taken for _, taken in chunks) == n
+        assert sizes[chunks[-1][0]][1]
+        at = 0
+        for i, (number, taken) in enumerate(chunks):
+            size, rows = sizes[number]
+            assert rows or not all_rows
+            assert taken == size or (i == len(chunks) - 1 and taken < size)
+            assert at + size <= room
+            at += taken
+
+
+def test_divisions_are_cheap():
+    sizes = [(1, True), (8, False), (8, True), (64, False)]
+    assert litert_plan.divide(1, 900, sizes, False) == ((0, 1),)
+    assert litert_plan.divide(6, 900, sizes, False) == ((2, 6),)
+    assert litert_plan.divide(70, 900, sizes, False) == ((3, 64), (2, 6))
+    assert litert_plan.divide(65, 65, sizes, False) == ((3, 64), (0, 1))
+    assert len(litert_plan.divide(1000, 1000, sizes, False)) <= 20
+
+
+# Layouts
+
+
+def signature(n, cache=None, mask=64, logits=None, **others):
+    info = TensorInfo
+    kept = {f"kv_cache_{a}_0": info(s, "float32") for a, s in (cache or LM).items()}
+    inputs = {
+        "tokens": info((1, n), "int32"),
+        "input_pos": info((n,), "int32"),
+        **kept,
+        **others,
+    }
+    if mask:
+        inputs["mask"] = info((1, 1, n, mask), "float32")
+    outputs = dict(kept)
+    if logits:
+        outputs["logits"] = info((1, logits, 500), "float32")
+    return Signature(inputs, outputs)
+
+
+LM = {"k": (1, 2, 64, 16), "v": (1, 2, 16, 64)}
+PLAIN = {"k": (1, 64, 2, 16), "v": (1, 64, 2, 16)}
+
+
+@pytest.mark.parametrize(
+    ("cache", "mask", "axes"),
+    [(LM, 64, (2, 3)), (LM, None, (2, 3)), (PLAIN, 64, (1, 1)), (PLAIN, None, (1, 1))],
+)
+def test_layouts_are_found(cache, mask, axes):
+    found = discover(
+        {
+            "prefill_8": signature(8, cache, mask),
+            "decode": signature(1, cache, mask, logits=1),
+            "verify": signature(4, cache, mask, logits=4),
+            "last_only": signature(16, cache, mask, logits=1),
+        },
+        "m",
+    )
+    assert (found.n_ctx, found.width) == (64, 500)
+    assert tuple(info.axis for info in found.caches.values()) == axes
+    steps = [(step.name, step.n, step.logits is not None) for step in found.steps]
+    assert steps == [
+        ("decode", 1, True),
+        ("verify", 4, True),
+        ("prefill_8", 8, False),
+        ("last_only", 16, False),
+    ]
+
+
+def test_square_heads_are_told_apart():
+    """As many ids as dimensions: keys have ids before, values last."""
+    cache = {"k": (1, 2, 64, 64), "v": (1, 2, 64, 64)}
+    found = discover({"decode": signature(1, cache, logits=1)}, "m")
+    assert [info.axis for info in found.caches.values()] == [2, 3]
+
+
+def test_what_is_not_known_is_refused():
+    embeds = {"embeddings": TensorInfo((1, 1, 64), "float32")}
+    with pytest.raises(NotSupported, match=r"embedder .* Gemma.* LiteRT-LM itself"):
+        discover({"decode": signature(1, logits=1, **embeds)}, "m")
+    odd = {"conv_state": TensorInfo((1, 3), "float32")}
+    with pytest.raises(NotSupported, match="'conv_state'"):
+        discover({"decode": signature(1, logits=1, **odd)}, "m")
+    other = {"mask_local": TensorInfo((1, 1, 1, 64), "float32")}
+    with pytest.raises(NotSupported, match="'mask_local'"):
+        discover({"decode": signature(1, logits=1, **other)}, "m")
+    cache = {"k": (1, 2, 64, 16), "v": (1, 7)}
+    with pytest.raises(NotSupported, match="cannot be cut back"):
+        discover({"decode": signature(1, cache, logits=1)}, "m")
+    with pytest.raises(BundleError, match="gives its logits; it has prefill_8"):
+        discover({"prefill_8": signature(8)}, "m")
+    with pytest.raises(BundleError, match="it has none"):
+        discover({}, "m")
+    with pytest.raises(NotSupported, match="other keys and values"):
+        discover({"decode": signature(1, logits=1), "p": signature(8, PLAIN)}, "m")
+
+
+def test_other_names(source, wanted, tmp_path):
+    names = {"tokens": "token_ids", "input_pos": "positions", "mask": "attn_mask"}
+    variant(source, tmp_path / "m.tflite", rename=names)
+    write_tokenizer(source, tmp_path)
+    with LitertBackend(tmp_path / "m.tflite") as backend:
+        sequence = backend.open()
+        sequence.decode(IDS)
+        assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(("kind", "near"), [("float16", 4e-3), ("int8", LOGIT_SCALE)])
+def test_other_types_of_logits(source, wanted, tmp_path, kind, near):
+    """K08, FC-030: real values come out, whatever the runtime computed."""
+    variant(source, tmp_path / "m.tflite", logits=kind)
+    write_tokenizer(source, tmp_path)
+    with LitertBackend(tmp_path / "m.tflite") as backend:
+        sequence = backend.open()
+        sequence.decode_many(IDS)
+        rows = rows_of(sequence, len(IDS))
+        assert rows.dtype == np.float32
+        assert np.abs(rows - wanted).max() < near
+        top = rows.argmax(1)
+        assert (wanted.max(1) - wanted[np.arange(len(IDS)), top] < 2 * near).all()
+    if kind == "int8":
+        with pytest.raises(NotSupported, match="logits as int8"):
+            LitertBackend(tmp_path / "m.tflite", interface="compiled")
+
+
+# Tokenizers
+
+
+def write_tokenizer(source, folder):
+    (folder / "tokenizer.json").write_bytes(from_gguf(source.raw_tokenizer))
+
+
+def test_a_tokenizer_beside_the_file(source, path, tmp_path, llama):
+    variant(source, tmp_path / "m.tflite")
+    with pytest.raises(BundleError, match="has no tokenizer in it"):
+        LitertBackend(tmp_path / "m.tflite")
+    write_tokenizer(source, tmp_path)
+    with LitertBackend(tmp_path / "m.tflite") as backend:
+        assert backend.vocab.encode("REPLY the") == llama.vocab.encode("REPLY the")
+    given = (tmp_path / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").unlink()
+    for tokenizer in (given, str(tmp_path / "t" / "tokenizer.json"), tmp_path / "t"):
+        (tmp_path / "t").mkdir(exist_ok=True)
+        (tmp_path / "t" / "tokenizer.json").write_bytes(given)
+        LitertBackend(tmp_path / "m.tflite", tokenizer=tokenizer).close()
+    (tmp_path / "a.model").write_bytes(b"x")
+    (tmp_path / "b.model").write_bytes(b"x")
+    with pytest.raises(BundleError, match=r"a\.model, b\.model"):
+        LitertBackend(tmp_path / "m.tflite")
+
+
+def test_another_models_tokenizer(source, tmp_path):
+    variant(source, tmp_path / "m.tflite")
+    document = json.loads(from_gguf(source.raw_tokenizer))
+    document["model"]["vocab"]["zzz"] = 500
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(BundleError, match="belong together"):
+        LitertBackend(tmp_path / "m.tflite")
+
+
+# Files that are bad
+
+
+def test_foreign_and_missing_files(tmp_path):
+    for name in ("m.tflite", "m.litertlm"):
+        file = tmp_path / name
+        with pytest.raises(BundleError, match="cannot be read"):
+            LitertBackend(file)
+        for data in (b"", b"GGUF", b"PK\x03\x04" * 100):
+            file.write_bytes(data)
+            with pytest.raises(BundleError, match="is not a"):
+                LitertBackend(file)
+    with pytest.raises(BundleError, match="is a folder"):
+        LitertBackend(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["m.tflite", "m.litertlm"])
+def test_a_file_cut_anywhere(files, tmp_path, name):
+    """The runtime maps weights: behind the end of the file it would be killed."""
+    data = (files / name).read_bytes()
+    cut = tmp_path / name
+    for size in [8, 100, *range(1000, len(data), len(data) // 25), len(data) - 1]:
+        cut.write_bytes(data[:size])
+        with pytest.raises(BundleError):
+            LitertBackend(cut)
+
+
+def test_flipped_bits_end_no_process(files, tmp_path):
+    """One of the runtime's interfaces does not check what it reads."""
+    data = (files / "m.tflite").read_bytes()
+    weights = [buffer.number(1, "<Q") for buffer in TableView.root(data).tables(4)]
+    tables = min(offset for offset in weights if offset)
+    rng = np.random.default_rng(11)
+    for i in range(60):
+        other = bytearray(data)
+        at = int(rng.integers(8, tables))
+        other[at] ^= 1 << int(rng.integers(8))
+        (tmp_path / f"{i}.tflite").write_bytes(other)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=children.run_all, args=(str(tmp_path), queue))
+    child.start()
+    loaded, refused = queue.get(timeout=120)
+    child.join(20)
+    assert child.exitcode == 0
+    assert loaded + refused == 60
+    assert refused > 5
+
+
+# One call at a time
+
+
+class Overlapping:
+    """A runtime that notices two calls at once."""
+
+    def __init__(self, layout):
+        self.layout = layout
+        self.busy = threading.Lock()
+        self.runs = 0
+
+    def new_cache(self):
+        return {}
+
+    def run(self, step, inputs, cache):
+        assert self.busy.acquire(blocking=False), "two calls overlap"
+        try:
+            self.runs += 1
+            cache[int(inputs["input_pos"][0])] = inputs["tokens"].copy()
+            threading.Event().wait(0.001)
+            return np.full((step.n, 500), len(cache), np.float32)
+        finally:
+            self.busy.release()
+
+    def free(self, cache):
+        pass
+
+
+def test_two_threads_queue():
+    """FC-082."""
+    runtime = Overlapping(discover({"decode": signature(1, logits=1)}, "m"))
+    shared = Shared(runtime, ModelLock(), 64, 500)
+    sequences = [LitertSequence(shared) for _ in range(4)]
+    faults = []
+
+    def work(sequence):
+        try:
+            for i in range(30):
+                sequence.decode([i])
+                assert sequence.logits()[0] == i + 1
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in sequences]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert runtime.runs == 120
+
+
+def test_a_failed_decode_changes_nothing(path, wanted, monkeypatch):
+    """R7."""
+    with LitertBackend(path) as backend:
+        sequence = backend.open()
+        sequence.decode(IDS[:10])
+        runtime = backend._shared.runtime
+        run, calls = runtime.run, []
+
+        def failing(step, inputs, cache):
+            calls.append(step.name)
+            if len(calls) == 2:
+                raise BackendError("LiteRT failed: on purpose")
+            return run(step, inputs, cache)
+
+        monkeypatch.setattr(runtime, "run", failing)
+        with pytest.raises(BackendError, match="on purpose"):
+            sequence.decode_many([8] * 20)
+        monkeypatch.undo()
+        assert sequence.position == 10
+        sequence.decode(IDS[10:])
+        assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
+
+
+def in_child(backend, queue):
+    try:
+        backend.open()
+    except BackendError as error:
+        queue.put(str(error))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told(path):
+    """FC-120."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    with LitertBackend(path) as backend:
+        child = context.Process(target=in_child, args=(backend, queue))
+        child.start()
+        child.join(20)
+    assert child.exitcode == 0
+    assert "loaded in another process" in queue.get()
+
+
+@on_linux
+def test_memory_stays_flat(path):
+    """R8: caches of closed and of forgotten sequences are given back."""
+    with LitertBackend(path) as backend:
+        for i in range(3000):
+            sequence = backend.open()
+            if i % 2:
+                sequence.decode([5])
+                sequence.close()
+            if i == 300:
+                before = resident()
+        assert resident() - before < 20 << 20
+
+
+# Being selected
+
+
+def test_selected_where_it_can_serve(files, monkeypatch):
+    monkeypatch.delenv("ELIZA_LLM_BACKEND", raising=False)
+    selection = eliza.select(files / "m.tflite")
+    assert selection.unwrap().name == "litert-lm"
+    with pytest.raises(BundleError, match=r"m\.tflite, m8\.tflite"):
+        Bundle.of(files).only("tflite")
+    # A container comes first: it has its tokenizer with it.
+    with eliza.load(files) as model:
+        assert model.backend._path.endswith("m.litertlm")
+
+
+def test_without_the_package(files, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "ai_edge_litert" else find(name, *rest),
+    )
+    monkeypatch.delenv("ELIZA_LLM_BACKEND", raising=False)
+    assert eliza.select(files / "m.tflite").unwrap().name == "llama.cpp"
+    with pytest.raises(NotSupported, match=r"pip install 'eliza\[litert\]'"):
+        eliza.load(files / "m.tflite", backend="litert-lm")
+
+
+def test_the_old_runtime_is_named(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(NotSupported, match="ai-edge-litert: pip install"):
+        LitertBackend(path)
+
+
+# What the library prints
+
+
+def test_nothing_on_the_terminal(path):
+    """DESIGN 12.7."""
+    code = (
+        "import eliza, sys\n"
+        f"model = eliza.load({str(path)!r})\n"
+        "print(model.choose('an action', ['REPLY']).value)\n"
+        "print('mine', file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("REPLY\n", "mine\n", 0)
+
+
+def test_it_goes_to_the_logger(path, caplog, capfd):
+    with caplog.at_level(logging.DEBUG, "eliza.litert"):
+        LitertBackend(path).close()
+    assert "INFO: " in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def test_what_others_write_meanwhile_arrives(capfd):
+    from eliza.backends.litert_log import captured
+
+    with captured():
+        os.write(2, b"INFO: theirs\nours\n")
+    assert capfd.readouterr().err == "ours\n"
