@@ -81,7 +81,7 @@ def walk_rounds(Cursor cursor, ids, int64_t rounds, str back):
     OffPathError
         An id is not allowed where it comes.
     """
-    cdef Ids path = Ids(cursor.bound.b.trie.n_vocab)
+    cdef Ids path = Ids()
     cdef pos_t p = cursor.p, start
     cdef int64_t _i, k, _k, count = 0
     cdef bint one = back == "one", copied = back == "copy"
@@ -109,7 +109,7 @@ def walk_rounds(Cursor cursor, ids, int64_t rounds, str back):
 
 
 def candidate_rounds(const float[::1] logits not None, int64_t rounds, sampler=0):
-    """Write an array of candidates, as `llama_sampler_sample` does, and apply a sampler.
+    """Write candidates, as `llama_sampler_sample` does, and apply a sampler to them.
 
     Parameters
     ----------
