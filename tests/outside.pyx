@@ -24,9 +24,6 @@ from eliza.cimports cimport (
 
 from eliza import NoCandidateError
 
-cdef extern from "Python.h":
-    pass
-
 cdef extern from "eliza.h":
     ctypedef struct eliza_api:
         uint32_t size

@@ -16,6 +16,7 @@ import pytest
 
 import eliza
 from capi import Library, StreamConfig, ids
+from forks import can_fork, forks, in_child
 from support import on_linux, resident
 from tiny import tiny_gguf
 
@@ -386,6 +387,35 @@ def test_use_after_the_end(ctx, open_stream):
         assert status == -11
         assert "closed" in lib.text
     assert lib.reset(ctx) == -2  # the handle of something else
+
+
+@can_fork
+@forks
+def test_fc120_a_forked_child_is_told(open_stream):
+    """Whatever a thread of the parent held when it forked."""
+    stream = open_stream(None)
+    tokens, begun = ids([5 + i % 200 for i in range(3500)]), threading.Event()
+
+    def work():
+        begun.set()
+        lib.prefill(stream, tokens, 3500)
+
+    def child():
+        assert step(stream)[0] == -4
+        assert "another process" in lib.text
+        assert lib.reset(stream) == -4
+        lib.cancel(stream)
+        lib.close(stream)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    time.sleep(0.05)
+    try:
+        in_child(child)
+    finally:
+        lib.cancel(stream)
+        thread.join()
 
 
 # What is refused

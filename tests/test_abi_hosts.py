@@ -85,6 +85,17 @@ def program(tmp_path_factory, found):
     return out
 
 
+@pytest.mark.parametrize("name", ["eliza.h", "eliza_inference.h"])
+def test_headers_are_c_plus_plus_too(name, tmp_path):
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    source = tmp_path / "header.cc"
+    source.write_text(f'#include "{name}"\nint main() {{ return ELIZA_OK; }}\n')
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
+    subprocess.run([compiler, *flags, f"-I{eliza.get_include()}", source], check=True)
+
+
 def run(program, *arguments, **environment):
     return subprocess.run(
         [program, *arguments], capture_output=True, text=True, check=False, timeout=120,
