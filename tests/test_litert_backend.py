@@ -1,7 +1,6 @@
 """LiteRT: the same answers as llama.cpp, one call at a time, and being selected."""
 
 import itertools
-import json
 import logging
 import multiprocessing
 import os
@@ -13,15 +12,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-import children
 import eliza
-from eliza.backends import litert_plan
 from eliza.backends.litert import LitertBackend
-from eliza.backends.litert_layout import Signature, TensorInfo, discover
+from eliza.backends.litert_head import SingleLogits
+from eliza.backends.litert_layout import discover
 from eliza.backends.litert_sequence import LitertSequence, Shared
-from eliza.convert.litertlm import write_litertlm
 from eliza.convert.source import GgufSource
-from eliza.convert.tflite import write_tflite
 from eliza.errors import (
     BackendError,
     BundleError,
@@ -31,10 +27,8 @@ from eliza.errors import (
     NotSupported,
 )
 from eliza.files.bundle import Bundle
-from eliza.files.tables import TableView
 from eliza.locking import ModelLock
-from eliza.tokenizers import from_gguf
-from litert_files import LOGIT_SCALE, variant
+from litert_files import IDS, TOLERANCE, rows_of, signature, write_files
 from llama_reference import forward
 from support import on_linux, resident
 from tiny import WORDS, tiny_gguf
@@ -42,8 +36,6 @@ from tiny import WORDS, tiny_gguf
 pytest.importorskip("ai_edge_litert", reason="needs ai-edge-litert")
 pytest.importorskip("tokenizers")
 
-TOLERANCE = 1e-3
-IDS = [300, 310, 5, 77] * 6 + [9, 12]
 OPTIONS = (
     {},
     {"in_place": False},
@@ -65,21 +57,14 @@ def source(gguf_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ELIZA_CACHE", str(folder))
-        yield folder
+        patch.setenv("ELIZA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
 def files(source, tmp_path_factory):
-    """One model, twice."""
-    folder = tmp_path_factory.mktemp("model")
-    options = {"n_ctx": 64, "prefill": (8, 16), "rows": (4,)}
-    write_tflite(source, folder / "m.tflite", "f32", **options)
-    write_litertlm(source, folder / "m.litertlm", "f32", **options)
-    write_tflite(source, folder / "m8.tflite", "int8", **options)
-    return folder
+    return write_files(source, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +84,6 @@ def llama(gguf_path):
     exact = {"n_threads": 1, "kv_type": "f32", "flash_attn": False}
     with eliza.load(gguf_path, n_ctx=64, backend_options=exact) as model:
         yield model
-
-
-def rows_of(sequence, n):
-    return np.array([sequence.logits(i) for i in range(n)])
 
 
 def test_conformance(files):
@@ -234,228 +215,46 @@ def test_bad_options(path):
         eliza.load(path, backend_options={"n_gpu_layers": 3})
 
 
-# Dividing ids among signatures
+# Single logits
 
 
-def test_divisions_cover_all_ids():
-    """The last call gives logits, with all_rows each; only it is filled up."""
-    rng = np.random.default_rng(3)
-    for _ in range(2000):
-        sizes = [(1, True)]
-        sizes += [
-            (int(n), bool(rows)) for n, rows in rng.integers([2, 0], [40, 2], (3, 2))
-        ]
-        n = int(rng.integers(1, 150))
-        room = n + int(rng.integers(0, 50))
-        all_rows = bool(rng.integers(2))
-        chunks = litert_plan.divide(n, room, sizes, all_rows)
-        assert sum(taken for _, taken in chunks) == n
-        assert sizes[chunks[-1][0]][1]
-        at = 0
-        for i, (number, taken) in enumerate(chunks):
-            size, rows = sizes[number]
-            assert rows or not all_rows
-            assert taken == size or (i == len(chunks) - 1 and taken < size)
-            assert at + size <= room
-            at += taken
+@pytest.mark.parametrize("interface", ["compiled", "interpreter"])
+@pytest.mark.parametrize("name", ["m.tflite", "m8.tflite"])
+def test_single_logits_are_those_of_the_row(files, name, interface):
+    """R4: bit for bit, also where the runtime quantises what it multiplies."""
+    with LitertBackend(files / name, interface=interface) as backend:
+        assert backend.capabilities.head_rows
+        sequence = backend.open()
+        ids = [371, 0, 17, 300, 17]
+        for n in (1, 3, 8, 11):
+            sequence.truncate(0)
+            sequence.decode_many(IDS[:n])
+            single = [sequence.logits_of(ids, i) for i in range(n)]
+            assert np.abs(single - rows_of(sequence, n)[:, ids]).max() < 1e-5
+        sequence.decode(IDS[n:])
+        single = sequence.logits_of(ids)
+        assert np.abs(single - sequence.logits()[ids]).max() < 1e-5
 
 
-def test_divisions_are_cheap():
-    sizes = [(1, True), (8, False), (8, True), (64, False)]
-    assert litert_plan.divide(1, 900, sizes, False) == ((0, 1),)
-    assert litert_plan.divide(6, 900, sizes, False) == ((2, 6),)
-    assert litert_plan.divide(70, 900, sizes, False) == ((3, 64), (2, 6))
-    assert litert_plan.divide(65, 65, sizes, False) == ((3, 64), (0, 1))
-    assert len(litert_plan.divide(1000, 1000, sizes, False)) <= 20
-
-
-# Layouts
-
-
-def signature(n, cache=None, mask=64, logits=None, **others):
-    info = TensorInfo
-    kept = {f"kv_cache_{a}_0": info(s, "float32") for a, s in (cache or LM).items()}
-    inputs = {
-        "tokens": info((1, n), "int32"),
-        "input_pos": info((n,), "int32"),
-        **kept,
-        **others,
-    }
-    if mask:
-        inputs["mask"] = info((1, 1, n, mask), "float32")
-    outputs = dict(kept)
-    if logits:
-        outputs["logits"] = info((1, logits, 500), "float32")
-    return Signature(inputs, outputs)
-
-
-LM = {"k": (1, 2, 64, 16), "v": (1, 2, 16, 64)}
-PLAIN = {"k": (1, 64, 2, 16), "v": (1, 64, 2, 16)}
-
-
-@pytest.mark.parametrize(
-    ("cache", "mask", "axes"),
-    [(LM, 64, (2, 3)), (LM, None, (2, 3)), (PLAIN, 64, (1, 1)), (PLAIN, None, (1, 1))],
-)
-def test_layouts_are_found(cache, mask, axes):
-    found = discover(
-        {
-            "prefill_8": signature(8, cache, mask),
-            "decode": signature(1, cache, mask, logits=1),
-            "verify": signature(4, cache, mask, logits=4),
-            "last_only": signature(16, cache, mask, logits=1),
-        },
-        "m",
-    )
-    assert (found.n_ctx, found.width) == (64, 500)
-    assert tuple(info.axis for info in found.caches.values()) == axes
-    steps = [(step.name, step.n, step.logits is not None) for step in found.steps]
-    assert steps == [
-        ("decode", 1, True),
-        ("verify", 4, True),
-        ("prefill_8", 8, False),
-        ("last_only", 16, False),
-    ]
-
-
-def test_square_heads_are_told_apart():
-    """As many ids as dimensions: keys have ids before, values last."""
-    cache = {"k": (1, 2, 64, 64), "v": (1, 2, 64, 64)}
-    found = discover({"decode": signature(1, cache, logits=1)}, "m")
-    assert [info.axis for info in found.caches.values()] == [2, 3]
-
-
-def test_what_is_not_known_is_refused():
-    embeds = {"embeddings": TensorInfo((1, 1, 64), "float32")}
-    with pytest.raises(NotSupported, match=r"embedder .* Gemma.* LiteRT-LM itself"):
-        discover({"decode": signature(1, logits=1, **embeds)}, "m")
-    odd = {"conv_state": TensorInfo((1, 3), "float32")}
-    with pytest.raises(NotSupported, match="'conv_state'"):
-        discover({"decode": signature(1, logits=1, **odd)}, "m")
-    other = {"mask_local": TensorInfo((1, 1, 1, 64), "float32")}
-    with pytest.raises(NotSupported, match="'mask_local'"):
-        discover({"decode": signature(1, logits=1, **other)}, "m")
-    cache = {"k": (1, 2, 64, 16), "v": (1, 7)}
-    with pytest.raises(NotSupported, match="cannot be cut back"):
-        discover({"decode": signature(1, cache, logits=1)}, "m")
-    with pytest.raises(BundleError, match="gives its logits; it has prefill_8"):
-        discover({"prefill_8": signature(8)}, "m")
-    with pytest.raises(BundleError, match="it has none"):
-        discover({}, "m")
-    with pytest.raises(NotSupported, match="other keys and values"):
-        discover({"decode": signature(1, logits=1), "p": signature(8, PLAIN)}, "m")
-
-
-def test_other_names(source, wanted, tmp_path):
-    names = {"tokens": "token_ids", "input_pos": "positions", "mask": "attn_mask"}
-    variant(source, tmp_path / "m.tflite", rename=names)
-    write_tokenizer(source, tmp_path)
-    with LitertBackend(tmp_path / "m.tflite") as backend:
+def test_a_head_that_computes_otherwise_is_not_used(files, monkeypatch):
+    """R3: what a whole row would have is found out when the model is loaded."""
+    real = SingleLogits.logits
+    monkeypatch.setattr(SingleLogits, "logits", lambda *a: real(*a) * np.float32(1.001))
+    with LitertBackend(files / "m8.tflite") as backend:
+        assert not backend.capabilities.head_rows
         sequence = backend.open()
         sequence.decode(IDS)
-        assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
+        assert (sequence.logits_of([5, 9]) == sequence.logits()[[5, 9]]).all()
 
 
-@pytest.mark.parametrize(("kind", "near"), [("float16", 4e-3), ("int8", LOGIT_SCALE)])
-def test_other_types_of_logits(source, wanted, tmp_path, kind, near):
-    """K08, FC-030: real values come out, whatever the runtime computed."""
-    variant(source, tmp_path / "m.tflite", logits=kind)
-    write_tokenizer(source, tmp_path)
-    with LitertBackend(tmp_path / "m.tflite") as backend:
-        sequence = backend.open()
-        sequence.decode_many(IDS)
-        rows = rows_of(sequence, len(IDS))
-        assert rows.dtype == np.float32
-        assert np.abs(rows - wanted).max() < near
-        top = rows.argmax(1)
-        assert (wanted.max(1) - wanted[np.arange(len(IDS)), top] < 2 * near).all()
-    if kind == "int8":
-        with pytest.raises(NotSupported, match="logits as int8"):
-            LitertBackend(tmp_path / "m.tflite", interface="compiled")
-
-
-# Tokenizers
-
-
-def write_tokenizer(source, folder):
-    (folder / "tokenizer.json").write_bytes(from_gguf(source.raw_tokenizer))
-
-
-def test_a_tokenizer_beside_the_file(source, path, tmp_path, llama):
-    variant(source, tmp_path / "m.tflite")
-    with pytest.raises(BundleError, match="has no tokenizer in it"):
-        LitertBackend(tmp_path / "m.tflite")
-    write_tokenizer(source, tmp_path)
-    with LitertBackend(tmp_path / "m.tflite") as backend:
-        assert backend.vocab.encode("REPLY the") == llama.vocab.encode("REPLY the")
-    given = (tmp_path / "tokenizer.json").read_bytes()
-    (tmp_path / "tokenizer.json").unlink()
-    for tokenizer in (given, str(tmp_path / "t" / "tokenizer.json"), tmp_path / "t"):
-        (tmp_path / "t").mkdir(exist_ok=True)
-        (tmp_path / "t" / "tokenizer.json").write_bytes(given)
-        LitertBackend(tmp_path / "m.tflite", tokenizer=tokenizer).close()
-    (tmp_path / "a.model").write_bytes(b"x")
-    (tmp_path / "b.model").write_bytes(b"x")
-    with pytest.raises(BundleError, match=r"a\.model, b\.model"):
-        LitertBackend(tmp_path / "m.tflite")
-
-
-def test_another_models_tokenizer(source, tmp_path):
-    variant(source, tmp_path / "m.tflite")
-    document = json.loads(from_gguf(source.raw_tokenizer))
-    document["model"]["vocab"]["zzz"] = 500
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(BundleError, match="belong together"):
-        LitertBackend(tmp_path / "m.tflite")
-
-
-# Files that are bad
-
-
-def test_foreign_and_missing_files(tmp_path):
-    for name in ("m.tflite", "m.litertlm"):
-        file = tmp_path / name
-        with pytest.raises(BundleError, match="cannot be read"):
-            LitertBackend(file)
-        for data in (b"", b"GGUF", b"PK\x03\x04" * 100):
-            file.write_bytes(data)
-            with pytest.raises(BundleError, match="is not a"):
-                LitertBackend(file)
-    with pytest.raises(BundleError, match="is a folder"):
-        LitertBackend(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["m.tflite", "m.litertlm"])
-def test_a_file_cut_anywhere(files, tmp_path, name):
-    """The runtime maps weights: behind the end of the file it would be killed."""
-    data = (files / name).read_bytes()
-    cut = tmp_path / name
-    for size in [8, 100, *range(1000, len(data), len(data) // 25), len(data) - 1]:
-        cut.write_bytes(data[:size])
-        with pytest.raises(BundleError):
-            LitertBackend(cut)
-
-
-def test_flipped_bits_end_no_process(files, tmp_path):
-    """One of the runtime's interfaces does not check what it reads."""
-    data = (files / "m.tflite").read_bytes()
-    weights = [buffer.number(1, "<Q") for buffer in TableView.root(data).tables(4)]
-    tables = min(offset for offset in weights if offset)
-    rng = np.random.default_rng(11)
-    for i in range(60):
-        other = bytearray(data)
-        at = int(rng.integers(8, tables))
-        other[at] ^= 1 << int(rng.integers(8))
-        (tmp_path / f"{i}.tflite").write_bytes(other)
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=children.run_all, args=(str(tmp_path), queue))
-    child.start()
-    loaded, refused = queue.get(timeout=120)
-    child.join(20)
-    assert child.exitcode == 0
-    assert loaded + refused == 60
-    assert refused > 5
+def test_a_greedy_choice_computes_no_whole_row(files, monkeypatch):
+    with eliza.load(files / "m.tflite") as model:
+        wanted = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="exact")
+        runtime = model.backend._shared.runtime
+        monkeypatch.setattr(runtime, "apply", None)
+        got = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="greedy")
+        assert got.value in ("REPLY", "SEND", "MUTE")
+        assert wanted.value in ("REPLY", "SEND", "MUTE")
 
 
 # One call at a time

@@ -6,7 +6,7 @@ import pytest
 
 import eliza
 import eliza.backends
-from eliza import DEFAULT, ERROR, Bundle, Registry, select
+from eliza import DEFAULT, ERROR, Bundle, Registry, backends, select
 from eliza.backends import LLAMA
 from eliza.errors import BackendError, BundleError, InvalidType, NotSupported
 from eliza.testing import ScriptedBackend
@@ -54,6 +54,7 @@ def test_load_by_name(registry, monkeypatch):
     monkeypatch.setenv(ENV, "fake")
     assert eliza.load("x").backend is fake._opened
     monkeypatch.setenv(ENV, "litert-lm")
+    monkeypatch.setattr(backends._LitertFactory, "available", lambda self: False)
     with pytest.raises(NotSupported, match="ELIZA_LLM_BACKEND=litert-lm is not avail"):
         eliza.load("x")
 

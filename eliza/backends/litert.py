@@ -1,8 +1,9 @@
 """The LiteRT backend: `.tflite` and `.litertlm` files, in process.
 
-`litert_layout` finds out what a file's signatures mean, `litert_runtime` has the two
-interfaces of the library, `litert_sequence` decodes, `litert_plan` divides ids among
-signatures, `litert_log` routes what the library prints.
+`litert_layout` finds out what a file's signatures mean, `litert_plan` divides ids among
+them, `litert_sequence` decodes. `litert_runtime` opens one of the library's interfaces,
+`litert_compiled` or `litert_interpreter`; `litert_weights` keeps packed weights,
+`litert_head` computes single logits, `litert_log` routes what the library prints.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING
 from eliza.backends.base import Capabilities
 from eliza.backends.cores import physical_cores
 from eliza.backends.litert_about import About
-from eliza.backends.litert_runtime import Runtime, open_runtime
+from eliza.backends.litert_base import Runtime
+from eliza.backends.litert_head import SingleLogits
+from eliza.backends.litert_runtime import open_runtime
 from eliza.backends.litert_sequence import LitertSequence, Shared
 from eliza.errors import (
     BundleError,
@@ -130,7 +133,11 @@ class LitertBackend:
                 f"the tokenizer of {self._path} has {self._vocab.n_vocab} ids, the "
                 f"model {runtime.layout.width}: they do not belong together"
             )
-        return Shared(runtime, ModelLock(), n_ctx or most, self._vocab.n_vocab)
+        heads, single = runtime.layout.heads, None
+        if heads:
+            single = SingleLogits.of(os.fspath(self._model), heads[0], runtime)
+        n_vocab = self._vocab.n_vocab
+        return Shared(runtime, ModelLock(), n_ctx or most, n_vocab, single)
 
     @property
     def model_id(self) -> str:
@@ -165,8 +172,13 @@ class LitertBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What its sequences can do: everything but trees."""
-        return Capabilities(truncate=True, tree=False, save=True)
+        """What its sequences can do: everything but trees.
+
+        Single logits they compute where the file has signatures that end before the
+        head, as those have that eliza writes.
+        """
+        single = self._shared.single is not None
+        return Capabilities(truncate=True, tree=False, save=True, head_rows=single)
 
     def open(self) -> LitertSequence:
         """Start an empty timeline.

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from eliza.errors import BundleError, NotSupported
 
-__all__ = ["CacheInfo", "Layout", "Signature", "Step", "TensorInfo", "discover"]
+__all__ = ["CacheInfo", "Head", "Layout", "Signature", "Step", "TensorInfo", "discover"]
 
 _IDS = ("tokens", "token_ids", "input_ids", "ids")
 _POSITIONS = ("input_pos", "positions", "position_ids", "pos")
 _MASKS = ("mask", "attn_mask", "attention_mask")
 _LOGITS = ("logits", "output", "logits_out")
+_HIDDEN = "hidden"
 _EMBEDDINGS = ("embeddings", "input_embeds", "inputs_embeds", "per_layer_embeddings")
 
 _MASK_TYPES = ("float32", "float16", "bool")
@@ -74,9 +74,10 @@ class Step:
         The name of the mask, if it takes one.
     mask_dtype : str
     mask_shape : tuple of int
-    logits : str or None
-        The name of its output, if it gives logits for each id.
-    logits_info : TensorInfo or None
+    out : str or None
+        The name of its output, if it gives something for each id: logits, or the hidden
+        state that the head is multiplied with.
+    out_info : TensorInfo or None
     """
 
     name: str
@@ -87,8 +88,24 @@ class Step:
     mask: str | None
     mask_dtype: str
     mask_shape: tuple[int, ...]
-    logits: str | None
-    logits_info: TensorInfo | None
+    out: str | None
+    out_info: TensorInfo | None
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it ends before the head."""
+        return self.out == _HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A signature that takes n hidden states and gives logits for each."""
+
+    name: str
+    n: int
+    dim: int
+    logits: str
+    logits_info: TensorInfo
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,9 @@ class Layout:
     Attributes
     ----------
     steps : tuple of Step
-        Sorted by n.
+        Sorted by n. All that give something give logits, or else all hidden states.
+    heads : tuple of Head
+        What makes logits of hidden states, sorted by n.
     caches : mapping of str to CacheInfo
     n_ctx : int
         How many ids the cache holds.
@@ -107,14 +126,10 @@ class Layout:
     """
 
     steps: tuple[Step, ...]
+    heads: tuple[Head, ...]
     caches: Mapping[str, CacheInfo]
     n_ctx: int
     width: int
-
-    @cached_property
-    def with_rows(self) -> tuple[Step, ...]:
-        """The steps that give logits."""
-        return tuple(step for step in self.steps if step.logits is not None)
 
 
 def discover(signatures: Mapping[str, Signature], where: str) -> Layout:
@@ -151,20 +166,41 @@ def discover(signatures: Mapping[str, Signature], where: str) -> Layout:
             )
         caches = kept
         steps.append(step)
-    steps.sort(key=lambda step: (step.n, step.logits is None, step.name))
-    if not steps or steps[0].n != 1 or steps[0].logits_info is None:
+    steps.sort(key=lambda step: (step.n, step.out is None, step.name))
+    heads = _heads(signatures)
+    if heads and any(step.hidden and step.n == 1 for step in steps):
+        steps = [step for step in steps if step.hidden or step.out is None]
+    else:
+        heads = []
+        steps = [step for step in steps if not step.hidden]
+    if not steps or steps[0].n != 1 or steps[0].out_info is None:
         listed = ", ".join(signatures) or "none"
         raise BundleError(
             f"{where} has no signature that takes one id and gives its logits; it has "
             f"{listed}"
         )
     n_ctx = _context(caches, steps, where)
-    width = steps[0].logits_info.shape[-1]
-    for step in steps:
-        if step.logits_info is not None and step.logits_info.shape[-1] != width:
-            raise NotSupported(f"{where}: signatures differ in the width of logits")
+    rows = [head.logits_info for head in heads]
+    rows = rows or [step.out_info for step in steps if step.out_info is not None]
+    width = rows[0].shape[-1]
+    if any(info.shape[-1] != width for info in rows):
+        raise NotSupported(f"{where}: signatures differ in the width of logits")
     infos = {name: _cache(name, info, n_ctx, where) for name, info in caches.items()}
-    return Layout(tuple(steps), infos, n_ctx, width)
+    return Layout(tuple(steps), tuple(heads), infos, n_ctx, width)
+
+
+def _heads(signatures: Mapping[str, Signature]) -> list[Head]:
+    """Return the signatures that make logits of hidden states, one of them of one."""
+    found = []
+    for name, signature in signatures.items():
+        hidden, logits = signature.inputs.get(_HIDDEN), signature.outputs.get("logits")
+        if hidden is None or logits is None or len(signature.inputs) > 1:
+            continue
+        if len(hidden.shape) == 3 and logits.shape[:-1] == hidden.shape[:-1]:
+            n, dim = hidden.shape[1:]
+            found.append(Head(name, n, dim, "logits", logits))
+    found.sort(key=lambda head: head.n)
+    return found if found and found[0].n == 1 else []
 
 
 def _refuse_embeddings(signatures: Mapping[str, Signature], where: str) -> None:
@@ -206,7 +242,7 @@ class _Reader:
                     "positions, a mask, and what the model itself put out"
                 )
             caches[name] = info
-        logits_name, logits = self.logits(n)
+        out_name, out = self.out(n)
         step = Step(
             name=self.name,
             n=n,
@@ -216,8 +252,8 @@ class _Reader:
             mask=mask_name,
             mask_dtype=mask.dtype,
             mask_shape=mask.shape,
-            logits=logits_name,
-            logits_info=logits,
+            out=out_name,
+            out_info=out,
         )
         return step, caches
 
@@ -236,8 +272,8 @@ class _Reader:
             info = self.inputs.pop(name, None)
             if info is None:
                 continue
-            *outer, rows, _ = (1, *info.shape)
-            if rows != n or {*outer} != {1} or info.dtype not in _MASK_TYPES:
+            fits = info.shape[-2:-1] == (n,) and {1, *info.shape[:-2]} == {1}
+            if not fits or info.dtype not in _MASK_TYPES:
                 raise NotSupported(
                     f"{self.where} takes a mask of type {info.dtype} and shape "
                     f"{info.shape}"
@@ -245,13 +281,13 @@ class _Reader:
             return name, info
         return None, TensorInfo((), "")
 
-    def logits(self, n: int) -> tuple[str | None, TensorInfo | None]:
-        """Return the name and the form of its logits, if it gives one row for each id.
+    def out(self, n: int) -> tuple[str | None, TensorInfo | None]:
+        """Return the name and the form of what it gives for each id, if anything.
 
         Logits for the last id alone are of no use where a chunk is padded.
         """
         for name, info in self.outputs.items():
-            if name in _LOGITS and info.shape[:-1] == (1, n):
+            if name in (*_LOGITS, _HIDDEN) and info.shape[:-1] == (1, n):
                 del self.outputs[name]
                 self.check_outputs()
                 return name, info

@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eliza.backends.base import Row
+    from eliza.backends.litert_base import Runtime
+    from eliza.backends.litert_head import SingleLogits
     from eliza.backends.litert_layout import Step
-    from eliza.backends.litert_runtime import Runtime
     from eliza.locking import ModelLock
 
 __all__ = ["LitertSequence", "Shared"]
+
+#: Of more than this part of the vocabulary the whole row is cheaper.
+_SINGLE = 32
 
 #: What is added to the scores of ids that must not be seen, where a mask is of floats.
 _HIDDEN = {"float32": -1e9, "float16": -6e4}
@@ -42,16 +46,26 @@ class Shared:
     n_ctx : int
         The most ids of a timeline, at most what the cache holds.
     n_vocab : int
+    single : SingleLogits, optional
+        What computes single logits.
     """
 
     def __init__(
-        self, runtime: Runtime, lock: ModelLock, n_ctx: int, n_vocab: int
+        self,
+        runtime: Runtime,
+        lock: ModelLock,
+        n_ctx: int,
+        n_vocab: int,
+        single: SingleLogits | None = None,
     ) -> None:
+        self.single = single
         self.runtime = runtime
         self.lock = lock
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
-        self.sizes = tuple((s.n, s.logits is not None) for s in runtime.layout.steps)
+        layout = runtime.layout
+        self.sizes = tuple((step.n, step.out is not None) for step in layout.steps)
+        self.head_sizes = tuple((head.n, True) for head in layout.heads)
         self.max_rows = max(1, LOGITS_BYTES // (4 * runtime.layout.width))
         self.closed = False
 
@@ -74,6 +88,8 @@ class LitertSequence:
         self.on_piece: Callable[[], None] | None = None
         self._shared = shared
         self._position = 0
+        # What was computed for each id of the last decode, and logits once asked for.
+        self._hidden: NDArray[np.float32] | None = None
         self._rows: NDArray[np.float32] | None = None
         self._closed = False
         with shared.lock:
@@ -123,27 +139,26 @@ class LitertSequence:
         with shared.lock:
             self._check_open()
             self._check_room(self._position + n)
-            self._rows = None
+            self._forget_rows()
             layout = shared.runtime.layout
             room = layout.n_ctx - self._position
             chunks = divide(n, room, shared.sizes, all_rows)
-            kept = None
-            if all_rows and len(chunks) > 1:
-                kept = np.empty((n, layout.width), np.float32)
-            rows, done, taken = None, 0, 0
+            parts: list[NDArray[np.float32]] = []
+            done = 0
             for number, taken in chunks:
                 self._pause()
                 step = layout.steps[number]
                 part = tokens[done : done + taken]
                 rows = self._run(step, part, self._position + done)
-                if kept is not None and rows is not None:
-                    kept[done : done + taken] = rows[:taken]
                 done += taken
-            assert rows is not None  # the last call of a division gives them
-            if kept is not None:
-                self._rows = kept
+                if rows is not None and (all_rows or done == n):
+                    parts.append(rows[0 if all_rows else taken - 1 : taken])
+            # The last call of a division gives rows.
+            found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if layout.heads:
+                self._hidden = found
             else:
-                self._rows = rows[:n] if all_rows else rows[taken - 1 : taken]
+                self._rows = found
             self._position += n
 
     def _run(
@@ -171,7 +186,7 @@ class LitertSequence:
             self._check_open()
             if not 0 <= n <= self._position:
                 raise InvalidArgument(f"n is {n}; it lies in [0, {self._position}]")
-            self._rows = None
+            self._forget_rows()
             self._position = n
 
     # The tree
@@ -195,24 +210,68 @@ class LitertSequence:
     def logits_window(self, i: int = 0) -> Row:
         """Return row i of the last decode as a view, float32.
 
-        The view is valid until the next decode of any sequence of the backend.
+        Where the head of the model has signatures of its own, all rows of the decode
+        are computed when the first one is asked for.
         """
-        rows = self._rows
-        if rows is None:
+        shared = self._shared
+        with shared.lock:
             self._check_open()
-            raise InvalidArgument(
-                "no logits: nothing was decoded since the last change"
-            )
-        self._check_open()
-        if not 0 <= i < len(rows):
-            raise InvalidArgument(f"no logits for row {i}: rows are [0, {len(rows)})")
-        row: Row = rows[i]
-        return row
+            if self._rows is None and self._hidden is not None:
+                self._check_row(i, self._hidden)
+                self._rows = self._multiplied(self._hidden)
+            row: Row = self._check_row(i, self._rows)[i]
+            return row
 
     def logits(self, i: int = 0) -> Row:
         """Return a copy of row i."""
         with self._shared.lock:
             return self.logits_window(i).copy()
+
+    def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
+        """Return the logits of some ids in row i, in the order of the ids.
+
+        Raises
+        ------
+        InvalidArgument
+            No ids, one outside [0, n_vocab), or no such row.
+        """
+        shared = self._shared
+        wanted = ids_array(ids, shared.n_vocab)
+        with shared.lock:
+            self._check_open()
+            many = len(wanted) * _SINGLE > shared.n_vocab
+            at_hand = self._hidden is None or self._rows is not None
+            if shared.single is None or at_hand or many:
+                row: Row = self.logits_window(i)[wanted]
+                return row
+            hidden = self._check_row(i, self._hidden)[i]
+            return shared.single.logits(hidden, wanted)
+
+    def _multiplied(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the logits of hidden states."""
+        shared = self._shared
+        heads, n = shared.runtime.layout.heads, len(hidden)
+        parts, done = [], 0
+        for number, taken in divide(n, n + heads[-1].n, shared.head_sizes, True):
+            head = heads[number]
+            filled = np.zeros((head.n, head.dim), np.float32)
+            filled[:taken] = hidden[done : done + taken]
+            parts.append(shared.runtime.apply(head, filled)[:taken])
+            done += taken
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @staticmethod
+    def _check_row(i: int, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        if rows is None:
+            raise InvalidArgument(
+                "no logits: nothing was decoded since the last change"
+            )
+        if not 0 <= i < len(rows):
+            raise InvalidArgument(f"no logits for row {i}: rows are [0, {len(rows)})")
+        return rows
+
+    def _forget_rows(self) -> None:
+        self._hidden = self._rows = None
 
     # Saved state
 
@@ -258,7 +317,7 @@ class LitertSequence:
                 at += part.nbytes
             if at != len(state):
                 raise BackendError(f"{len(state)} bytes are no state of {n} ids")
-            self._rows = None
+            self._forget_rows()
             for name, values in wanted.items():
                 runtime.write(self._cache, name, values)
             self._position = n
@@ -272,7 +331,7 @@ class LitertSequence:
             if self._closed:
                 return
             self._closed = True
-            self._rows = None
+            self._forget_rows()
             if not shared.closed:
                 shared.runtime.free(self._cache)
 

@@ -22,7 +22,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         "--model",
         metavar="PATH",
         required=required,
-        help="a GGUF file, or a bundle's folder",
+        help="a model's file, or a folder with one",
     )
     parser.add_argument(
         "--n-ctx", type=int, metavar="N", help="context length in tokens"

@@ -12,7 +12,7 @@ from eliza._atomic import atomic_file
 from eliza.convert.flatbuffer import pack
 from eliza.convert.tflite_buffers import Buffers
 from eliza.convert.tflite_graph import ModelTables
-from eliza.convert.tflite_llama import add_weights, ending_at
+from eliza.convert.tflite_llama import add_head, add_weights, ending_at
 from eliza.errors import BackendError, InvalidArgument
 from eliza.files.noted import ABOUT, TOKENIZER
 from eliza.tokenizers.gguf import GgufTokenizer
@@ -43,9 +43,10 @@ def write_tflite(
 ) -> None:
     """Write a `.tflite` file; it is there as a whole, or not at all.
 
-    Its signatures are `decode` (an id, its logits), `prefill_N` (N ids, no logits) and
-    `rows_N` (N ids, and logits for each, which LiteRT-LM does not use and eliza does).
-    The tokenizer is noted in it as a `tokenizer.json`.
+    Its signatures are `decode` (an id, its logits) and `prefill_N` (N ids, no logits),
+    which are those that LiteRT-LM uses, and for eliza `hidden_N` (N ids, and for each
+    what the head is multiplied with) and `head_N` (N of those, logits for each). The
+    tokenizer is noted in it as a `tokenizer.json`.
 
     Parameters
     ----------
@@ -59,7 +60,8 @@ def write_tflite(
         The most ids that a timeline can hold; by default what the model was trained
         with, at most 1,024.
     prefill, rows : iterable of int
-        For how many ids there are signatures, each from 2 to n_ctx.
+        For how many ids there are signatures without and with logits, from 2 to n_ctx;
+        with logits there are always signatures for one.
     progress : callable, optional
         Called with the fraction that is written, in [0, 1].
 
@@ -107,8 +109,9 @@ def write_tflite_to(
     model = ModelTables(buffers)
     for n in sizes[0]:
         ending_at("cache", f"prefill_{n}", n, model, source, n_ctx)
-    for n in sizes[1]:
-        ending_at("logits", f"rows_{n}", n, model, source, n_ctx)
+    for n in (1, *sizes[1]):
+        ending_at("hidden", f"hidden_{n}", n, model, source, n_ctx)
+        add_head(f"head_{n}", n, model, source)
     ending_at("logits", "decode", 1, model, source, n_ctx)
     about = {"format": 1, "name": source.config.name, "type": type, "n_ctx": n_ctx}
     if tokenizer is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eliza.convert.source import GgufSource
     from eliza.convert.tflite_buffers import Buffers
 
-__all__ = ["add_weights", "ending_at"]
+__all__ = ["add_head", "add_weights", "ending_at"]
 
 _INT = np.dtype(np.int32)
 
@@ -75,12 +75,28 @@ def ending_at(
     _Decoder(model.graph(name), source, n, n_ctx).build(end)
 
 
+def add_head(name: str, n: int, model: ModelTables, source: GgufSource) -> None:
+    """Add a signature that takes n hidden states and gives logits for each."""
+    graph, config = model.graph(name), source.config
+    hidden = graph.input("hidden", (1, n, config.n_embd))
+    flat = graph.reshape(hidden, n, config.n_embd)
+    logits = graph.linear(flat, graph.weight(head_of(source)))
+    graph.outputs["logits"] = graph.reshape(logits, 1, n, config.n_vocab)
+
+
+def head_of(source: GgufSource) -> str:
+    """Return the name of the weights that logits are computed with."""
+    tied = source.config.tied
+    return "model.embed_tokens.weight" if tied else "lm_head.weight"
+
+
 class _Decoder:
     """One signature while it is built."""
 
     def __init__(self, graph: Graph, source: GgufSource, n: int, n_ctx: int) -> None:
         self.graph = graph
         self.config = source.config
+        self.head = head_of(source)
         self.n = n
         self.n_ctx = n_ctx
 
@@ -111,8 +127,7 @@ class _Decoder:
         if end == "hidden":
             graph.outputs["hidden"] = graph.reshape(x, 1, n, config.n_embd)
             return
-        head = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
-        logits = graph.linear(x, graph.weight(head))
+        logits = graph.linear(x, graph.weight(self.head))
         graph.outputs["logits"] = graph.reshape(logits, 1, n, config.n_vocab)
 
     def layer(self, i: int, x: Tensor, only_cache: bool) -> Tensor:
