@@ -19,8 +19,8 @@ TRUNCATING = frozenset(
 )
 
 
-cdef object field(str name, void* at, size_t size):
-    return (name, <uintptr_t>at, size)
+cdef object field(str name, const void* of, const void* at, size_t size):
+    return (name, <const char*>at - <const char*>of, size)
 
 
 def layout():
@@ -31,33 +31,33 @@ def layout():
     dict of str to (int, tuple of (str, int, int))
         For each struct its size, and its fields with offset and size.
     """
-    cdef llama_token_data* data = NULL
-    cdef llama_token_data_array* array = NULL
-    cdef llama_sampler* smpl = NULL
+    cdef llama_token_data data
+    cdef llama_token_data_array array
+    cdef llama_sampler smpl
     cdef size_t word = sizeof(void*)
     return {
         "llama_token_data": (
             sizeof(llama_token_data),
             (
-                field("id", &data.id, sizeof(data.id)),
-                field("logit", &data.logit, sizeof(data.logit)),
-                field("p", &data.p, sizeof(data.p)),
+                field("id", &data, &data.id, sizeof(data.id)),
+                field("logit", &data, &data.logit, sizeof(data.logit)),
+                field("p", &data, &data.p, sizeof(data.p)),
             ),
         ),
         "llama_token_data_array": (
             sizeof(llama_token_data_array),
             (
-                field("data", &array.data, sizeof(array.data)),
-                field("size", &array.size, sizeof(array.size)),
-                field("selected", &array.selected, sizeof(array.selected)),
-                field("sorted", &array.sorted, sizeof(array.sorted)),
+                field("data", &array, &array.data, sizeof(array.data)),
+                field("size", &array, &array.size, sizeof(array.size)),
+                field("selected", &array, &array.selected, sizeof(array.selected)),
+                field("sorted", &array, &array.sorted, sizeof(array.sorted)),
             ),
         ),
         "llama_sampler": (
             sizeof(llama_sampler),
             (
-                field("iface", &smpl.iface, word),
-                field("ctx", &smpl.ctx, word),
+                field("iface", &smpl, &smpl.iface, word),
+                field("ctx", &smpl, &smpl.ctx, word),
             ),
         ),
         "llama_sampler_i": (

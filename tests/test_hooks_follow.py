@@ -191,6 +191,10 @@ def test_dead_rows():
     rows = [1, 10, 11, END, 7, 7], [1, 0, 11, 1, 9, 9]
     assert allowed(follow, *rows) == [[10, 20]] * 2
     assert allowed(follow, [1, 10, 11], [1, 0, 11]) == [[10, 20]] * 2
+    other = Follow(start_of(), dead=True)
+    assert allowed(other, [1], [1]) == [[10, 20]] * 2
+    assert allowed(other, [1, 10], [1, 0]) == [[11], "dead"]
+    assert allowed(other, [1, 7, 7, 7], [1, 0, 3, 3]) == [[10, 20]] * 2
     fixed = Follow(start_of(), 1, dead=True)
     with pytest.raises(OffPathError):
         allowed(fixed, [1, 0, 11])

@@ -253,6 +253,18 @@ def test_a_request_that_takes_anothers_place(hook, trie):
     assert torch.isfinite(out[1]).nonzero().flatten().tolist() == [21, 22]
 
 
+def test_a_row_that_is_moved_over_another(hook, trie):
+    batch = Batch(hook)
+    args = hook.extra_args(trie, eog=[END])
+    batch.update(added=[Request(args, [1], None), Request(args, [1], None, [20])])
+    move = (1, 0, hook.MoveDirectionality.UNIDIRECTIONAL)
+    update = sys.modules[INTERFACE].BatchUpdate
+    batch.processor.update_state(update(2, [], [], [move]))
+    out = batch.processor.apply(torch.zeros(2, V))
+    assert torch.isfinite(out[0]).nonzero().flatten().tolist() == [21, 22]
+    assert torch.isfinite(out[1]).all()
+
+
 def test_errors(hook, trie):
     args = hook.extra_args(trie, eog=[END])
     batch = Batch(hook)

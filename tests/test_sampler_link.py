@@ -120,6 +120,7 @@ def test_any_array_is_masked_as_the_reference_says(leaves, given_array, mode, da
     unique = len({id for id, _ in pairs}) == len(pairs)
     left = {id for id, x in pairs if id in allowed and x > -INF}
     assert c.left == left
+    assert not np.isnan(c.logits).any()
     if not left:
         assert c.selected == -1
         with pytest.raises(NoCandidateError):

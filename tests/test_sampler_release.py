@@ -213,6 +213,19 @@ def test_a_trie_is_let_go_with_its_last_link():
     assert gone() is None
 
 
+def test_a_trie_is_let_go_when_another_state_is_copied_over_it():
+    trie = trie_of()
+    gone = weakref.ref(trie)
+    link, other = Link(trie, eog=[END]), Link(trie_of(), eog=[END])
+    raw = L.llama_sampler_clone(pointer(link))
+    del trie, link
+    L.llama_sampler_copy(pointer(other), pointer(raw))
+    other.close()
+    assert gone() is None
+    assert Candidates([(100, 1.0), (5, 2.0)]).apply(raw).token == 100
+    L.llama_sampler_free(raw)
+
+
 def test_a_trie_of_links_that_c_freed_goes_with_the_next_use():
     trie = trie_of()
     gone = weakref.ref(trie)
