@@ -71,7 +71,7 @@ def test_coreml_is_recognised_and_said_not_to_be_available(tmp_path):
 def test_a_file_for_another_runtime(tmp_path):
     make(tmp_path, "m.litertlm")
     with pytest.raises(BundleError, match=r"loads \.gguf files; this is .*LiteRT-LM"):
-        eliza.load(tmp_path / "m.litertlm")
+        eliza.load(tmp_path / "m.litertlm", backend="llama.cpp")
 
 
 def test_a_bundle_keeps_nothing(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import eliza
+from eliza import backends
 import eliza.backends
 from eliza import DEFAULT, ERROR, Bundle, Registry, select
 from eliza.backends import LLAMA
@@ -54,6 +55,7 @@ def test_load_by_name(registry, monkeypatch):
     monkeypatch.setenv(ENV, "fake")
     assert eliza.load("x").backend is fake._opened
     monkeypatch.setenv(ENV, "litert-lm")
+    monkeypatch.setattr(backends._LitertFactory, "available", lambda self: False)
     with pytest.raises(NotSupported, match="ELIZA_LLM_BACKEND=litert-lm is not avail"):
         eliza.load("x")
 
