@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import eliza
-from eliza import backends
 import eliza.backends
-from eliza import DEFAULT, ERROR, Bundle, Registry, select
+from eliza import DEFAULT, ERROR, Bundle, Registry, backends, select
 from eliza.backends import LLAMA
 from eliza.errors import BackendError, BundleError, InvalidType, NotSupported
 from eliza.testing import ScriptedBackend
