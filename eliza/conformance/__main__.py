@@ -116,15 +116,11 @@ def find(
     """
     options = dict(_option(text) for text in arguments.option)
     options["n_ctx"] = arguments.n_ctx
-    make: Callable[..., Any]
     if name == "scripted":
         from eliza.conformance.scripted import scripted_backend
 
         return lambda: scripted_backend(**options)
-    if ":" in name:
-        make = _imported(name)
-    else:
-        make = _registered(name)
+    make = _imported(name) if ":" in name else _registered(name)
     if model is None:
         raise InvalidArgument(f"give the model for {name}: a path")
     return lambda: make(model, **options)
