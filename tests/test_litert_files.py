@@ -139,6 +139,16 @@ def test_a_file_cut_anywhere(files, tmp_path, name):
             LitertBackend(cut)
 
 
+def test_a_signature_of_a_graph_that_is_not_there(files, tmp_path):
+    """A flipped bit that ended the process."""
+    data = bytearray((files / "m.tflite").read_bytes())
+    signature = TableView.root(bytes(data)).tables(7)[0]
+    data[signature._place(4)] = 77
+    (tmp_path / "m.tflite").write_bytes(data)
+    with pytest.raises(BundleError, match="graph 77 of"):
+        LitertBackend(tmp_path / "m.tflite")
+
+
 def test_flipped_bits_end_no_process(files, tmp_path):
     """One of the runtime's interfaces does not check what it reads."""
     data = (files / "m.tflite").read_bytes()

@@ -37,17 +37,18 @@ class InterpreterRuntime:
         try:
             with captured():
                 runners = {s: interpreter.get_signature_runner(s) for s in names}
+                signatures = {
+                    name: Signature(
+                        infos(runner.get_input_details()),
+                        infos(runner.get_output_details()),
+                    )
+                    for name, runner in runners.items()
+                }
         except (RuntimeError, ValueError) as error:
             raise BundleError(
                 f"{path} cannot be loaded by LiteRT: {first_line(error)}"
             ) from error
         self._runners = runners
-        signatures = {
-            name: Signature(
-                infos(runner.get_input_details()), infos(runner.get_output_details())
-            )
-            for name, runner in runners.items()
-        }
         self.layout = discover(signatures, path)
         self._scales: dict[str, _Scale] = {}
         for step in self.layout.steps:

@@ -1,7 +1,8 @@
 """`.tflite` files: that they are whole, and what was noted in them.
 
 The runtime reads weights where the file says that they lie. In a file that was cut
-short that is behind its end, and the system ends the process; so it is checked here.
+short that is behind its end, and the system ends the process. Nor does it look whether
+what a signature refers to is there. So both are checked here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TfliteFile"]
 
 _MAGIC = b"TFL3"
-_BUFFERS, _METADATA = 4, 6  # fields of a model
+_GRAPHS, _BUFFERS, _METADATA, _SIGNATURES = 2, 4, 6, 7  # fields of a model
 _DATA, _OFFSET, _SIZE = 0, 1, 2  # fields of a buffer
 
 
@@ -54,6 +55,7 @@ class TfliteFile:
             buffers = root.tables(_BUFFERS)
             for number, buffer in enumerate(buffers):
                 self._check(number, buffer)
+            _check_signatures(root)
             self.metadata: dict[str, bytes] = {}
             for entry in root.tables(_METADATA):
                 number = entry.number(1, "<I")
@@ -96,3 +98,17 @@ class TfliteFile:
     def __exit__(self, *exc: object) -> None:
         """Close it."""
         self.close()
+
+
+def _check_signatures(root: TableView) -> None:
+    """Raise unless the graphs and tensors that signatures refer to are there."""
+    sizes = [graph.vector(0, 4)[1] for graph in root.tables(_GRAPHS)]
+    for signature in root.tables(_SIGNATURES):
+        index = signature.number(4, "<I")
+        if index >= len(sizes):
+            raise Malformed(f"a signature refers to graph {index} of {len(sizes)}")
+        for side in (0, 1):
+            for entry in signature.tables(side):
+                entry.text(0)
+                if entry.number(1, "<I") >= sizes[index]:
+                    raise Malformed("a signature refers to a tensor that is not there")
