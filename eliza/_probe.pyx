@@ -109,7 +109,7 @@ def walk_rounds(Cursor cursor, ids, int64_t rounds, str back):
 
 
 def candidate_rounds(const float[::1] logits not None, int64_t rounds, sampler=0):
-    """Write an array of candidates, as `llama_sampler_sample` does, and apply a sampler.
+    """Write candidates, as `llama_sampler_sample` does, and apply a sampler to them.
 
     Parameters
     ----------
