@@ -1,11 +1,12 @@
 from typing import Any, Self
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from eliza._sampler import Link
 
 __all__ = ["Chain"]
 
+@disjoint_base
 class Chain:
     def __new__(cls, chain: int, link: Link) -> Self: ...
     @property

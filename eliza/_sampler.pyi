@@ -3,11 +3,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 from eliza._cursor import Cursor
 
 __all__ = ["Link"]
 
+@disjoint_base
 class Link:
     def __new__(
         cls,

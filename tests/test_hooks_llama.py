@@ -100,6 +100,7 @@ def test_three_ways_give_one_answer(llama, model):
         ids = list(place.prompt_ids)
         linked = create_completion(llama, ids, place.trie)
         assert linked["choices"][0]["finish_reason"] == "stop"
+        assert linked["choices"][0]["choice"] == expected
         assert processed(llama, ids, place.trie) == text_of(linked)
         assert model.choose(f"{PROMPT}{i} ", choices, method="greedy").value == expected
         whole = (model.vocab.decode(ids) + text_of(linked).encode()).decode()
@@ -296,7 +297,8 @@ def test_chat(llama, model):
     trie = model.vocab.trie(CHOICES)
     messages = [{"role": "user", "content": "mute the room"}]
     out = create_chat_completion(llama, messages, trie)
-    assert out["choices"][0]["message"]["content"] in CHOICES
+    assert out["choices"][0]["message"]["content"] == out["choices"][0]["choice"]
+    assert out["choices"][0]["choice"] in CHOICES
     keep = logits_processor(trie, eog=llama)
     again = llama.create_chat_completion(
         messages, temperature=0, max_tokens=24,

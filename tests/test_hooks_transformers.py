@@ -201,10 +201,10 @@ def call(keep, rows, scores):
     return keep(torch.tensor(rows), scores)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_scores_of_any_width(trie, dtype):
     keep = logits_processor(trie, eog=[END])
-    scores = torch.arange(V + 6, dtype=torch.float32).repeat(2, 1)
+    scores = (torch.arange(V + 6, dtype=torch.float64) / 7).repeat(2, 1)
     scores = scores.to(getattr(torch, dtype))
     before = scores.clone()
     out = call(keep, [[1], [3]], scores)

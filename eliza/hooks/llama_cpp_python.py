@@ -158,7 +158,8 @@ def create_completion(
     Returns
     -------
     dict, or an iterator with ``stream=True``
-        As `Llama.create_completion`.
+        As `Llama.create_completion`. In the dict the first of "choices" has a "choice"
+        beside its "text": the name of the leaf, or its number.
 
     Raises
     ------
@@ -195,6 +196,8 @@ def _complete(
     with sampler, sampling_with(llama, sampler):
         out = call(prompt, **options)
         _must_be_done(sampler)
+        link = sampler.link
+        out["choices"][0]["choice"] = link.leaf if link.name is None else link.name
         return out
 
 

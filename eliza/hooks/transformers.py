@@ -68,7 +68,9 @@ class TorchProcessor(Processor):
             torch.as_tensor(rows, device=scores.device),
             torch.as_tensor(columns, dtype=torch.long, device=scores.device),
         )
-        kept = scores[at].detach().float().cpu().numpy()
+        kept = scores[at].detach()
+        wide = kept.dtype == torch.float64
+        kept = (kept if wide else kept.float()).cpu().numpy()
         first = 0
         for row, ids in bound:
             place, last = places[row], first + len(ids)
