@@ -59,9 +59,9 @@ class LitertBackend:
         the most.
     n_threads : int, optional
         By default one for each physical core that the process may use.
-    tokenizer : str, path or bytes, optional
-        A `tokenizer.json` or a SentencePiece model, or a folder with one. By default
-        what is in the file, or else beside a `.tflite` file.
+    tokenizer : str, path, bytes or Vocab, optional
+        A `tokenizer.json` or a SentencePiece model, or a folder with one, or a
+        vocabulary. By default what is in the file or beside a `.tflite` file.
     interface : {"compiled", "interpreter"}, optional
         Which of the library's interfaces; by default the first that can run the file.
     in_place : bool, optional
@@ -90,7 +90,7 @@ class LitertBackend:
         *,
         n_ctx: int | None = None,
         n_threads: int | None = None,
-        tokenizer: str | os.PathLike[str] | bytes | None = None,
+        tokenizer: str | os.PathLike[str] | bytes | Vocab | None = None,
         interface: str | None = None,
         in_place: bool | None = None,
         progress: Callable[[float], object] | None = None,
@@ -220,7 +220,7 @@ class LitertBackend:
 
 
 def _open(
-    path: Path, tokenizer: str | os.PathLike[str] | bytes | None
+    path: Path, tokenizer: str | os.PathLike[str] | bytes | Vocab | None
 ) -> tuple[Path, About]:
     """Return the file for the runtime, and what is known about the model."""
     if path.is_dir():

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eliza.errors import BundleError
 from eliza.files.noted import ABOUT, LIST_SAFE, TOKENIZER
+from eliza.vocab import Vocab
 
 if TYPE_CHECKING:
     from eliza.files.litertlm import LitertlmFile
     from eliza.files.tflite import TfliteFile
-    from eliza.vocab import Vocab
 
-    Source = str | os.PathLike[str] | bytes
+    Source = str | os.PathLike[str] | bytes | Vocab
 
 __all__ = ["About"]
 
@@ -36,8 +36,8 @@ class About:
         Whether `eliza convert` wrote the model.
     max_tokens : int
         The context that the file names; 0 if it names none.
-    tokenizer : path, bytes or None
-        Where the tokenizer is.
+    tokenizer : path, bytes, Vocab or None
+        Where the tokenizer is, or what was made of it.
     roles : dict
         What `read_vocab` is to be told of the ids.
     """
@@ -104,6 +104,8 @@ class About:
                 f"{self.path} has no tokenizer in it: put its tokenizer.json or "
                 "SentencePiece *.model into the same folder, or give tokenizer="
             )
+        if isinstance(self.tokenizer, Vocab):
+            return self.tokenizer
         from eliza.tokenizers.read import read_vocab
 
         return read_vocab(self.tokenizer, n_vocab=n_vocab, **self.roles)

@@ -64,7 +64,7 @@ def add_parser(verbs: Any) -> None:
         type=_sizes,
         metavar="N,N",
         help="how many tokens the passes of a file take that give logits for each; by "
-        "default 8",
+        "default 8,64",
     )
     parser.set_defaults(run=run)
 

@@ -28,7 +28,7 @@ TYPES = ("f32", "int8")
 #: Keys and values of the whole context are there from the start: a longer one costs.
 DEFAULT_N_CTX = 1024
 DEFAULT_PREFILL = (8, 64)
-DEFAULT_ROWS = (8,)
+DEFAULT_ROWS = (8, 64)
 
 
 def write_tflite(
