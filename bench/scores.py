@@ -1,20 +1,30 @@
 """What the exact answer and a ranking of all choices cost, by number of choices.
 
-    python bench/scores.py                      # 30, 200 and 1,000 choices; 5 minutes
+    python bench/scores.py                     # 30, 200 and 1,000 choices; 10 minutes
     python bench/scores.py --sizes 30
 
 For each size, with the names listed in the prompt and without: batches, positions
 (ids computed) and time after the prompt of the exact search, per normalisation, and of
 the whole ranking. For 30 choices also what a user of llama-cpp-python would write to
 score them: one prompt for each choice, evaluated from nothing, or from the end of the
-common prompt. Medians over the messages; the model's prompt pass is left out. Prints a
-table, or JSON with --json.
+common prompt. The model's prompt pass is left out. Prints a table, or JSON with --json.
+
+The first 30 names are the actions of the other benchmarks. Two sets add to them:
+
+    grid     every verb with the same few nouns, none of which suits the messages: the
+             names differ in one word, and the model hardly prefers one
+    mixed    verbs, qualifiers and nouns drawn at random, as names of tools are
+
+Figures of the exact search are means over 30 messages, or 8 where the names are not
+listed, as those of normalisations are; of the ranking, which costs the same for each,
+over 3, or 1 for 1,000 names.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import time
@@ -36,11 +46,23 @@ NOUNS = (
     "DOCUMENT DRAFT EVENT FILE FOLDER FORM GROUP IMAGE INVOICE LABEL LETTER MEETING "
     "ORDER PLAYLIST"
 ).split()
+QUALIFIERS = (
+    "ACTIVE ALL ARCHIVED BATCH DAILY GLOBAL LOCAL MY NEW OLD PENDING PRIVATE PUBLIC "
+    "RECENT REMOTE SHARED TEAM URGENT WEEKLY"
+).split()
+SETS = ("grid", "mixed")
 
 
-def names_of(n: int) -> list[str]:
+def names_of(n: int, kind: str = "grid") -> list[str]:
     """Return the 30 actions, and as many more as it takes."""
     more = [f"{verb}_{noun}" for noun in NOUNS for verb in VERBS]
+    if kind == "mixed":
+        draw = random.Random(0)
+        more += [
+            f"{draw.choice(VERBS)}_{draw.choice(QUALIFIERS)}_{draw.choice(NOUNS)}"
+            for _ in more
+        ]
+        draw.shuffle(more)
     return list(dict.fromkeys([*_sets.SHORT, *more]))[:n]
 
 
@@ -91,8 +113,8 @@ def one_by_one(llama: Any, text: str, names: list[str], *, reuse: bool) -> float
     return (time.perf_counter() - start) * 1000
 
 
-def middle(runs: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+def mean(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -100,39 +122,39 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     rows = []
     for n in options.sizes:
-        names = names_of(n)
-        for described in (True, False):
-            with eliza.load(
-                options.model, n_ctx=max(2048, 16 * n), n_threads=options.threads
-            ) as model:
-                rows.append(one_size(model, names, described, options))
-    out: dict[str, Any] = {"rows": rows, "by hand, 30 choices": by_hand(options)}
+        for kind in options.sets[: 1 if n <= len(_sets.SHORT) else None]:
+            names = names_of(n, kind)
+            for described in (True, False):
+                with eliza.load(
+                    options.model, n_ctx=max(2048, 16 * n), n_threads=options.threads
+                ) as model:
+                    row = {"choices": n, "set": kind, "described": described}
+                    rows.append(row | one_set(model, names, described, options))
+    out: dict[str, Any] = {"rows": rows}
+    if 30 in options.sizes:
+        out["by hand, 30 choices"] = by_hand(options)
     out["machine"] = _common.machine()
     return out
 
 
-def one_size(
+def one_set(
     model: Any, names: list[str], described: bool, options: argparse.Namespace
 ) -> dict[str, Any]:
-    texts = [
-        prompt(names, described, message)
-        for message in _sets.MESSAGES[: options.messages]
-    ]
-    row: dict[str, Any] = {"choices": len(names), "described": described}
-    row["exact"] = middle([cost(model, text, names) for text in texts])
-    if len(names) <= 200:
+    many = len(names) > 200
+    texts = [prompt(names, described, message) for message in _sets.MESSAGES]
+    few = texts[: min(8, options.messages)]
+    texts = texts[: options.messages] if described else few
+    row: dict[str, Any] = {"exact": mean([cost(model, text, names) for text in texts])}
+    if not many:
         for kind in ("tokens", "bytes"):
-            runs = [cost(model, text, names, normalize=kind) for text in texts]
-            row[f"exact, {kind}"] = middle(runs)
+            runs = [cost(model, text, names, normalize=kind) for text in few]
+            row[f"exact, {kind}"] = mean(runs)
         prior = prompt(names, described, "N/A")
         asked = {"normalize": "prior", "prior_prompt": prior}
-        model.choose(
-            texts[0], names, suffix='"', **asked
-        )  # the prior's scores are kept
-        runs = [cost(model, text, names, **asked) for text in texts]
-        row["exact, prior"] = middle(runs)
-    few = texts[: 1 if len(names) > 200 else 3]
-    row["ranking"] = middle([cost(model, text, names, ranking="whole") for text in few])
+        model.choose(few[0], names, suffix='"', **asked)  # the prior's scores are kept
+        row["exact, prior"] = mean([cost(model, text, names, **asked) for text in few])
+    few = few[: 1 if many else 3]
+    row["ranking"] = mean([cost(model, text, names, ranking="whole") for text in few])
     share = row["exact"]["positions"] / row["ranking"]["positions"]
     row["exact, share of the ranking's positions"] = round(share, 4)
     return row
@@ -181,19 +203,21 @@ def by_hand(options: argparse.Namespace) -> dict[str, float]:
 
 def show(out: dict[str, Any]) -> None:
     print(
-        f"{'choices':>7} {'described':>9}  {'':14} {'batches':>8} {'ids':>8} {'ms':>9}"
+        f"{'choices':>7} {'set':5} {'described':>9}  {'':14} {'batches':>8} {'ids':>8} "
+        f"{'ms':>9}"
     )
     for row in out["rows"]:
+        head = f"{row['choices']:7} {row['set']:5} "
+        head += f"{'yes' if row['described'] else 'no':>9}"
         for key, value in row.items():
             if isinstance(value, dict):
                 print(
-                    f"{row['choices']:7} {'yes' if row['described'] else 'no':>9}  "
-                    f"{key:14} {value['batches']:8.1f} {value['positions']:8.1f} "
-                    f"{value['ms']:9.1f}"
+                    f"{head}  {key:14} {value['batches']:8.1f} "
+                    f"{value['positions']:8.1f} {value['ms']:9.1f}"
                 )
         share = row["exact, share of the ranking's positions"]
-        print(f"{'':19} exact computes {share:.1%} of the ranking's ids")
-    for key, value in out["by hand, 30 choices"].items():
+        print(f"{'':25} exact computes {share:.1%} of the ranking's ids")
+    for key, value in out.get("by hand, 30 choices", {}).items():
         print(f"{key}: {value}")
     print(out["machine"])
 
@@ -204,7 +228,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--model", help="a GGUF file; by default the packaged SmolLM2")
     parser.add_argument("--sizes", type=int, nargs="+", default=[30, 200, 1000])
-    parser.add_argument("--messages", type=int, default=8)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--messages", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")

@@ -49,7 +49,9 @@ from eliza.step import Counters, Step
 from eliza.vocab import Vocab
 
 if _TYPE_CHECKING:
+    from eliza._capi import c_api, get_include
     from eliza._dispatch import DEFAULT, ERROR, USE, Registry, Selection
+    from eliza.abi import abi_library
     from eliza.backends import select
     from eliza.files.bundle import Bundle
     from eliza.payload import TokenTreeDescriptor, TokenTreeLeaf, TokenTreePayload
@@ -94,9 +96,12 @@ __all__ = [
     "Trie",
     "TrieCache",
     "Vocab",
+    "abi_library",
     "argmax_batch",
     "bitmask_batch",
+    "c_api",
     "describe_choices",
+    "get_include",
     "load",
     "mask_batch",
     "select",
@@ -113,6 +118,9 @@ _LATER = {
     "TokenTreeLeaf": "eliza.payload",
     "TokenTreePayload": "eliza.payload",
     "USE": "eliza._dispatch",
+    "abi_library": "eliza.abi",
+    "c_api": "eliza._capi",
+    "get_include": "eliza._capi",
     "select": "eliza.backends",
 }
 

@@ -4,16 +4,24 @@ A call from Python takes longer than the step itself; see bench/cursor.py.
 """
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, malloc
 
 from ._cursor cimport Cursor
 from ._ingest cimport Ids
+from ._llama_api cimport (
+    llama,
+    llama_sampler,
+    llama_token_data,
+    llama_token_data_array,
+    must_be_bound,
+)
 from ._position cimport STEP_DONE, pos_accept, pos_rollback, pos_t
-from ._types cimport index_t
+from ._types cimport index_t, token_t
 
-from .errors import InvalidArgument, OffPathError
+from .errors import InvalidArgument, OffPathError, OutOfMemory
 
-__all__ = ["copy_rounds", "walk_rounds"]
+__all__ = ["candidate_rounds", "copy_rounds", "walk_rounds"]
 
 cdef enum:
     PLACES = 8               # positions that are copied to and from
@@ -73,7 +81,7 @@ def walk_rounds(Cursor cursor, ids, int64_t rounds, str back):
     OffPathError
         An id is not allowed where it comes.
     """
-    cdef Ids path = Ids(cursor.bound.b.trie.n_vocab)
+    cdef Ids path = Ids()
     cdef pos_t p = cursor.p, start
     cdef int64_t _i, k, _k, count = 0
     cdef bint one = back == "one", copied = back == "copy"
@@ -98,3 +106,49 @@ def walk_rounds(Cursor cursor, ids, int64_t rounds, str back):
             else:
                 pos_rollback(&cursor.bound.b, &p, <index_t>path.n)
     return count
+
+
+def candidate_rounds(const float[::1] logits not None, int64_t rounds, sampler=0):
+    """Write candidates, as `llama_sampler_sample` does, and apply a sampler to them.
+
+    Parameters
+    ----------
+    logits : contiguous buffer of float32
+        A row.
+    rounds : int
+        How often.
+    sampler : int
+        The address of a `llama_sampler`; 0 for the writing alone.
+
+    Returns
+    -------
+    int
+        The selected id of the last round, or -1.
+    """
+    cdef llama_sampler* smpl = <llama_sampler*><uintptr_t>sampler
+    cdef llama_token_data_array cur
+    cdef llama_token_data* data
+    cdef const float* row = &logits[0]
+    cdef int64_t n = logits.shape[0], i, _round
+    cdef token_t chosen = -1
+    must_be_bound()
+    data = <llama_token_data*>malloc(n * sizeof(llama_token_data))
+    if data == NULL:
+        raise OutOfMemory(f"no memory for {n} candidates")
+    cur.selected = -1
+    with nogil:
+        for _round in range(rounds):
+            for i in range(n):
+                data[i].id = <token_t>i
+                data[i].logit = row[i]
+                data[i].p = 0
+            cur.data = data
+            cur.size = n
+            cur.selected = -1
+            cur.sorted = False
+            if smpl != NULL:
+                llama.sampler_apply(smpl, &cur)
+    if cur.selected >= 0:
+        chosen = data[cur.selected].id
+    free(data)
+    return chosen

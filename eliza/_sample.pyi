@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+__all__ = ["sample_row"]
+
 def sample_row(
     logits: Buffer | NDArray[Any],
     rng: np.random.Generator | np.random.BitGenerator,

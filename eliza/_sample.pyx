@@ -17,6 +17,9 @@ from ._types cimport index_t, token_t
 
 from .errors import InvalidArgument, InvalidType, NoCandidateError, OutOfMemory
 
+__all__ = ["sample_row"]
+
+
 cdef struct place_t:
     float logit
     index_t place            # in the list of allowed ids

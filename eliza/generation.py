@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from eliza._cursor import Cursor
 from eliza.errors import (
     ContextOverflow,
-    InvalidArgument,
     InvalidType,
     NoCandidateError,
     OffPathError,
     TokenLimit,
 )
-from eliza.speculation import Gate
+from eliza.speculation import Gate, ids_of, permitted
 from eliza.step import Counters, Step
 from eliza.textstream import TextStream
 
@@ -457,24 +456,8 @@ class Generation:
             n = min(n, room - 1)
         if n < 1:
             return []
-        proposed = self.drafter.propose(self.history, n)
-        at = None if self.constraint is None else self.constraint.copy()
-        draft: list[int] = []
-        for token in _ids_of(proposed, self.vocab.n_vocab)[:n]:
-            if at is None:
-                if self._ends(token):
-                    break
-            elif at.done:
-                break
-            else:
-                try:
-                    at.accept(token)
-                except OffPathError:
-                    break
-                if at.done and self._ends(token):
-                    break
-            draft.append(token)
-        return draft
+        proposed = ids_of(self.drafter.propose(self.history, n), self.vocab.n_vocab)
+        return permitted(proposed[:n], self.constraint, self._ends)
 
     def _tail(self, n: int) -> list[int]:
         return [*self.timeline.tail(n), *self.pending][-n:]
@@ -527,19 +510,3 @@ def _picked(token: object, allowed: NDArray[np.int32]) -> int:
     if number not in allowed:
         raise OffPathError(f"pick returned id {number}, which is not allowed here")
     return number
-
-
-def _ids_of(proposed: object, n_vocab: int) -> list[int]:
-    """Return what a drafter gave as ids."""
-    try:
-        ids = [operator.index(token) for token in proposed]  # type: ignore[attr-defined]
-    except TypeError:
-        raise InvalidType(
-            f"the drafter proposed {proposed!r}; propose() returns a list of ids"
-        ) from None
-    for token in ids:
-        if not 0 <= token < n_vocab:
-            raise InvalidArgument(
-                f"the drafter proposed id {token}; ids lie in [0, {n_vocab})"
-            )
-    return ids

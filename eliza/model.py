@@ -15,10 +15,11 @@ from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
 from eliza.errors import Cancelled, Closed, InvalidType
 from eliza.generation import Generation
+from eliza.host import Host, check_limit
 from eliza.locking import ModelLock
 from eliza.messages import is_messages
 from eliza.sampling import Sampler
-from eliza.session import Host, Session, check_limit
+from eliza.session import Session
 from eliza.speculation import DraftModel, make_drafter
 from eliza.step import Counters
 from eliza.textstream import TextStream

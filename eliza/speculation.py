@@ -8,16 +8,18 @@ ones too: each takes the same number from the generator at the same place.
 
 from __future__ import annotations
 
+import operator
 from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eliza.errors import InvalidArgument, InvalidType, NotSupported
+from eliza.errors import InvalidArgument, InvalidType, NotSupported, OffPathError
 from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eliza.backends.base import Backend
+    from eliza.constraint import Constraint
     from eliza.locking import ModelLock
     from eliza.vocab import Vocab
 
@@ -167,6 +169,53 @@ def _check_same(target: Vocab, draft: Vocab) -> None:
         "the draft model's vocabulary differs from the model's in the kinds of its "
         "ids or in its rules: a drafter needs the same"
     )
+
+
+def permitted(
+    proposed: list[int], constraint: Constraint | None, ends: Callable[[int], bool]
+) -> list[int]:
+    """Return the ids up to the first that could not stand.
+
+    Parameters
+    ----------
+    constraint : Constraint or None
+        What binds the first of them; it is not moved.
+    ends : callable
+        Whether an id ends a generation: nothing follows it.
+    """
+    at = None if constraint is None else constraint.copy()
+    draft: list[int] = []
+    for token in proposed:
+        if at is None:
+            if ends(token):
+                break
+        elif at.done:
+            break
+        else:
+            try:
+                at.accept(token)
+            except OffPathError:
+                break
+            if at.done and ends(token):
+                break
+        draft.append(token)
+    return draft
+
+
+def ids_of(proposed: object, n_vocab: int) -> list[int]:
+    """Return what a drafter gave as ids."""
+    try:
+        ids = [operator.index(token) for token in proposed]  # type: ignore[attr-defined]
+    except TypeError:
+        raise InvalidType(
+            f"the drafter proposed {proposed!r}; propose() returns a list of ids"
+        ) from None
+    for token in ids:
+        if not 0 <= token < n_vocab:
+            raise InvalidArgument(
+                f"the drafter proposed id {token}; ids lie in [0, {n_vocab})"
+            )
+    return ids
 
 
 class Gate:

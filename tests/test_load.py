@@ -6,6 +6,7 @@ import json
 import pytest
 
 import eliza
+from eliza import backends
 from eliza.errors import BundleError, InvalidType, NotSupported
 from tiny import tiny_gguf
 
@@ -69,6 +70,7 @@ def test_the_manifest_names_the_model(bundle):
 
 def test_the_environment_holds_for_all_of_them(path, bundle, monkeypatch):
     monkeypatch.setenv(ENV, "llamacpp")
+    monkeypatch.setattr(backends._MlxFactory, "available", lambda self: False)
     with eliza.load(path, **OPTIONS) as model:
         assert model.backend.name == "llama.cpp"
         monkeypatch.setenv(ENV, "mlx-coreml")

@@ -9,8 +9,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from eliza.backends import REGISTRY
 from eliza.conformance import check, select
 from eliza.errors import ElizaError, InvalidArgument
+from eliza.files.bundle import Bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="llama.cpp, scripted, or module:factory of your own",
+        help="llama.cpp, litert, mlx, scripted, or module:factory of your own",
     )
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a model file")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a model file or folder"
+    )
     parser.add_argument(
         "--n-ctx", type=int, default=512, metavar="N", help="context length (512)"
     )
@@ -112,25 +116,26 @@ def find(
     """
     options = dict(_option(text) for text in arguments.option)
     options["n_ctx"] = arguments.n_ctx
-    make: Callable[..., Any]
     if name == "scripted":
         from eliza.conformance.scripted import scripted_backend
 
         return lambda: scripted_backend(**options)
-    if name == "llama.cpp":
-        from eliza.backends.llama_cpp import LlamaBackend
-
-        make = LlamaBackend
-    elif ":" in name:
-        make = _imported(name)
-    else:
-        raise InvalidArgument(
-            f"backend {name!r} is not known; there are 'llama.cpp' and 'scripted', and "
-            "'module:factory' for your own"
-        )
+    make = _imported(name) if ":" in name else _registered(name)
     if model is None:
         raise InvalidArgument(f"give the model for {name}: a path")
     return lambda: make(model, **options)
+
+
+def _registered(name: str) -> Callable[..., Any]:
+    """Return what opens a model in the backend that is registered under a name."""
+    REGISTRY.register_builtins()
+    factory = REGISTRY.get(name)
+    if factory is None:
+        raise InvalidArgument(
+            f"backend {name!r} is not known; there are 'scripted', "
+            f"{', '.join(map(repr, REGISTRY.names))}, and 'module:factory' for your own"
+        )
+    return lambda model, **options: factory.open(Bundle.of(model), **options)
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -1,0 +1,9 @@
+from collections.abc import Sequence
+
+__all__ = ["CALLS", "bind_library", "end_ids", "layout"]
+
+CALLS: tuple[str, ...]
+
+def layout() -> dict[str, tuple[int, tuple[tuple[str, int, int], ...]]]: ...
+def bind_library(addresses: Sequence[int]) -> None: ...
+def end_ids(vocab: int) -> tuple[int, ...]: ...

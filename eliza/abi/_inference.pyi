@@ -1,0 +1,4 @@
+from typing import Any
+
+__all__: list[str] = []
+_TABLE: Any

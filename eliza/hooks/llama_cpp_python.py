@@ -1,0 +1,250 @@
+"""Constraints inside llama-cpp-python's own completions.
+
+    from eliza.hooks.llama_cpp_python import create_completion
+
+    place = model.vocab.place(prompt, choices)
+    create_completion(llama, place.prompt_ids, place.trie)
+
+`create_completion` and `create_chat_completion` sample through a chain link: no Python
+for the candidates, and errors reach the caller. `logits_processor` is for calls that
+take one; it runs in a callback of ctypes, whose exceptions llama-cpp-python cannot see.
+So it keeps its error, lets nothing but an end of the generation through, and raises by
+`check`, or at once by `stop`, if that is given as a stopping criterion:
+
+    keep = logits_processor(trie, eog=llama)
+    llama.create_completion(prompt, logits_processor=LogitsProcessorList([keep]),
+                            stopping_criteria=StoppingCriteriaList([keep.stop]))
+    keep.check()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from eliza._chain import Chain
+from eliza._cursor import Cursor
+from eliza._trie import Trie
+from eliza.errors import InvalidArgument, NotSupported, TokenLimit
+from eliza.hooks._processor import Processor, mask_row
+from eliza.hooks.llama import Link, Penalties, chain
+
+__all__ = [
+    "LlamaProcessor",
+    "create_chat_completion",
+    "create_completion",
+    "logits_processor",
+    "sampling_with",
+]
+
+#: What llama-cpp-python would give to its own sampler, and the chain has not.
+_NOT_OURS = (
+    *("typical_p", "tfs_z", "mirostat_mode", "mirostat_tau", "mirostat_eta"),
+    *("grammar", "logits_processor", "response_format", "tools", "functions"),
+)
+
+
+class LlamaProcessor(Processor):
+    """A logits processor for llama-cpp-python; made by `logits_processor`."""
+
+    def __call__(self, ids: Any, logits: Any) -> Any:
+        """Mask the logits, in place, of what may follow the ids."""
+        try:
+            if self._error is None:
+                mask_row(self._follow.place(ids), logits)
+        except BaseException as error:
+            # Raised, it would be printed, and the logits used as they are.
+            self._error = error
+        if self._error is not None:
+            logits[:] = -np.inf
+            logits[self._start.ends] = 0
+        return logits
+
+    def stop(self, _ids: Any, _logits: Any) -> bool:
+        """Raise what `__call__` met; a stopping criterion that never stops."""
+        self.check()
+        return False
+
+
+def logits_processor(trie: Trie | Cursor, **options: Any) -> LlamaProcessor:
+    """Return a logits processor; see the module for how its errors are raised.
+
+    Parameters
+    ----------
+    trie : Trie or Cursor
+        The choices.
+    **options
+        `eog`, `exits`, `allow`, `after`, `prompt_length`, as in `Processor`.
+    """
+    return LlamaProcessor(trie, **options)
+
+
+class _Sampler:
+    """What stands in for llama-cpp-python's own sampler during a completion."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    def sample(self, context: Any, idx: int = -1) -> int:
+        return self._chain.sample(int(context.ctx), idx)
+
+    def close(self) -> None:
+        """Do nothing: the chain has an owner."""
+
+
+@contextmanager
+def sampling_with(llama: Any, sampler: Chain) -> Iterator[Chain]:
+    """Let a model's completions sample from a chain, each from the beginning.
+
+    What the calls say about sampling, such as a temperature, is not looked at.
+
+    Parameters
+    ----------
+    llama : llama_cpp.Llama
+    sampler : Chain
+        It stays yours to close.
+
+    Raises
+    ------
+    NotSupported
+        This version of llama-cpp-python makes its samplers in another way.
+    """
+    if not callable(getattr(type(llama), "_init_sampler", None)):
+        raise NotSupported(
+            f"{type(llama).__name__} has no _init_sampler: use logits_processor"
+        )
+
+    def begin(*_args: Any, **_options: Any) -> _Sampler:
+        sampler.reset()
+        return _Sampler(sampler)
+
+    before = llama.__dict__.get("_init_sampler")
+    llama._init_sampler = begin
+    try:
+        yield sampler
+    finally:
+        if before is None:
+            del llama._init_sampler
+        else:
+            llama._init_sampler = before
+        llama._sampler = None
+
+
+def create_completion(
+    llama: Any,
+    prompt: str | list[int],
+    trie: Trie | Cursor,
+    **options: Any,
+) -> Any:
+    """Complete a prompt with one of the choices.
+
+    Parameters
+    ----------
+    llama : llama_cpp.Llama
+    prompt : str or list of int
+        Ids where the trie was made by `Vocab.place`, which says with which.
+    trie : Trie or Cursor
+        The choices.
+    **options
+        `eog` (by default the model's), `exits`, `allow`, `after`; `temperature` (0 by
+        default: the highest), `top_k`, `top_p`, `min_p`, `seed`, `repeat_penalty`,
+        `frequency_penalty`, `presence_penalty`, `logit_bias`; and what else
+        `Llama.create_completion` takes. `max_tokens` is by default as many as the
+        longest choice has.
+
+    Returns
+    -------
+    dict, or an iterator with ``stream=True``
+        As `Llama.create_completion`. In the dict the first of "choices" has a "choice"
+        beside its "text": the name of the leaf, or its number.
+
+    Raises
+    ------
+    TokenLimit
+        The generation ended inside a choice.
+    NoCandidateError
+        No allowed id has a logit above -inf.
+    """
+    return _complete(llama, llama.create_completion, prompt, trie, options)
+
+
+def create_chat_completion(
+    llama: Any, messages: list[Any], trie: Trie | Cursor, **options: Any
+) -> Any:
+    """Answer a chat with one of the choices; see `create_completion`."""
+    return _complete(llama, llama.create_chat_completion, messages, trie, options)
+
+
+def _complete(
+    llama: Any, call: Any, prompt: Any, trie: Trie | Cursor, options: dict[str, Any]
+) -> Any:
+    taken = [name for name in _NOT_OURS if options.get(name) is not None]
+    if taken:
+        raise InvalidArgument(
+            f"{taken[0]}= does not go with a constraint: its choices are in the trie"
+        )
+    eog = options.pop("eog", None)
+    link_options = _taken(options, "exits", "allow", "after")
+    sampler = _chain(trie, llama if eog is None else eog, link_options, options)
+    if options.get("max_tokens") is None and sampler.link.after == "end":
+        options["max_tokens"] = sampler.link.cursor.trie.max_depth + 2
+    if options.get("stream"):
+        return _stream(llama, call, prompt, sampler, options)
+    with sampler, sampling_with(llama, sampler):
+        out = call(prompt, **options)
+        _must_be_done(sampler)
+        link = sampler.link
+        out["choices"][0]["choice"] = link.leaf if link.name is None else link.name
+        return out
+
+
+def _stream(
+    llama: Any, call: Any, prompt: Any, sampler: Chain, options: dict[str, Any]
+) -> Iterator[Any]:
+    with sampler, sampling_with(llama, sampler):
+        yield from call(prompt, **options)
+        _must_be_done(sampler)
+
+
+def _must_be_done(sampler: Chain) -> None:
+    link = sampler.link
+    if not link.done:
+        raise TokenLimit(
+            f"the completion ended inside a choice, after {link.path}: raise max_tokens"
+        )
+
+
+def _chain(
+    trie: Trie | Cursor,
+    eog: Any,
+    link_options: dict[str, Any],
+    options: dict[str, Any],
+) -> Chain:
+    """Take what is about sampling out of the options and build a chain of it."""
+    temperature = options.pop("temperature", 0.0)
+    seed = options.pop("seed", None)
+    draw = _taken(options, "top_k", "top_p", "min_p")
+    penalties = Penalties(
+        repeat=options.pop("repeat_penalty", 1.0),
+        frequency=options.pop("frequency_penalty", 0.0),
+        presence=options.pop("presence_penalty", 0.0),
+    )
+    bias: Mapping[Any, float] = options.pop("logit_bias", None) or {}
+    mode = "sample" if temperature else "greedy"
+    if mode == "sample":
+        draw.update(temperature=temperature, seed=seed)
+    else:
+        draw = {}
+    return chain(
+        Link(trie, mode=mode, eog=eog, **link_options),
+        penalties=None if penalties == Penalties() else penalties,
+        logit_bias={int(token): float(value) for token, value in bias.items()},
+        **draw,
+    )
+
+
+def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options.pop(name) for name in names if name in options}
