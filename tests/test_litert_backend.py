@@ -1,4 +1,7 @@
-"""LiteRT: the same answers as llama.cpp, one call at a time, and being selected."""
+"""LiteRT: the logits of NumPy, one call at a time, and being selected.
+
+That its answers are those of the other runtimes is in `test_parity`.
+"""
 
 import itertools
 import logging
@@ -31,7 +34,7 @@ from eliza.locking import ModelLock
 from litert_files import IDS, TOLERANCE, rows_of, signature, write_files
 from llama_reference import forward
 from support import on_linux, resident
-from tiny import WORDS, tiny_gguf
+from tiny import tiny_gguf
 
 pytest.importorskip("ai_edge_litert", reason="needs ai-edge-litert")
 pytest.importorskip("tokenizers")
@@ -78,14 +81,6 @@ def wanted(source):
     return forward(source, IDS)
 
 
-@pytest.fixture(scope="module")
-def llama(gguf_path):
-    pytest.importorskip("llama_cpp")
-    exact = {"n_threads": 1, "kv_type": "f32", "flash_attn": False}
-    with eliza.load(gguf_path, n_ctx=64, backend_options=exact) as model:
-        yield model
-
-
 def test_conformance(files):
     """FC-082, FC-118 and the rest of the contract."""
     conformance = pytest.importorskip("eliza.conformance")
@@ -94,7 +89,7 @@ def test_conformance(files):
         assert report.ok, str(report)
 
 
-# The same answers
+# The same numbers
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -114,40 +109,6 @@ def test_rows_are_those_of_the_model(files, wanted, name, options):
             sequence.truncate(cut)
             sequence.decode(IDS[cut:])
             assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["m.tflite", "m.litertlm"])
-def test_the_same_choices_and_text_as_llama_cpp(files, llama, name):
-    rng = np.random.default_rng(5)
-    words = [word for word in WORDS if word.strip()]
-    with eliza.load(files / name) as model:
-        assert model.backend.name == "litert-lm"
-        assert model.vocab.fingerprint == llama.vocab.fingerprint
-        assert model.model_id == llama.model_id
-        assert model.backend.chat_template == llama.backend.chat_template
-        for _ in range(25):
-            prompt = str(rng.choice(["an action", '{"action": "', "user\n"]))
-            choices = sorted({*map(str, rng.choice(words, 6))})
-            for method in ("greedy", "exact"):
-                ours, theirs = (
-                    m.choose(prompt, choices, method=method, ranking="whole")
-                    for m in (model, llama)
-                )
-                assert ours.value == theirs.value
-                assert ours.logprob == pytest.approx(theirs.logprob, abs=TOLERANCE)
-                for a, b in zip(ours.ranking, theirs.ranking, strict=True):
-                    assert a.value == b.value
-                    assert a.logprob == pytest.approx(b.logprob, abs=TOLERANCE)
-        texts = []
-        for m in (model, llama):
-            said = []
-            for word in WORDS[:12]:
-                with m.open(max_tokens=20) as session:
-                    session.prefill(f"<|im_start|>user\n{word}<|im_end|>\n")
-                    said.append([token for step in session for token in step.ids])
-            texts.append(said)
-        assert texts[0] == texts[1]
-        assert sum(map(len, texts[0])) > 60
 
 
 def test_int8_stays_near(files, wanted):

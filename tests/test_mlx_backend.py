@@ -1,7 +1,8 @@
 """Decoding with MLX, on a small f32 model.
 
-The oracle for logits is llama.cpp on the same weights; for everything else (pieces,
-rows, trees, cuts, neighbours) it is the whole history in one fresh sequence.
+The oracle (for pieces, rows, trees, cuts, neighbours) is the whole history in one fresh
+sequence. That the logits and answers are those of the other runtimes is in
+`test_parity`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from eliza.errors import (
     InvalidType,
     NotSupported,
 )
-from tiny import WORDS, tiny_gguf
+from tiny import tiny_gguf
 
 mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
 if importlib.util.find_spec("mlx_lm") is None:
@@ -93,83 +94,6 @@ def some_ids(n):
 
 def near(a, b):
     np.testing.assert_allclose(a, b, atol=TOLERANCE)
-
-
-# -- the same as llama.cpp -------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=["bpe", "spm"])
-def both(request, tmp_path_factory):
-    """Return the same model in both runtimes."""
-    pytest.importorskip("llama_cpp")
-    folder = tmp_path_factory.mktemp("both")
-    out = converted(folder, request.param)
-    exact = {"kv_type": "f32", "flash_attn": False, "n_threads": 1}
-    path = folder / f"{request.param}.gguf"
-    with eliza.load(out, n_ctx=512) as mlx:
-        assert mlx.backend.name == "mlx"
-        with eliza.load(
-            path, backend="llama.cpp", n_ctx=512, backend_options=exact
-        ) as llama:
-            yield mlx, llama
-
-
-def test_one_vocabulary(both):
-    mlx, llama = both
-    assert mlx.vocab.fingerprint == llama.vocab.fingerprint
-    assert mlx.model_id == llama.model_id
-    assert mlx.backend.chat_template == llama.backend.chat_template
-
-
-def test_logits_within_a_thousandth(both):
-    for n in (1, 2, 15, 16, 17, 40):
-        ids = some_ids(n)
-        rows = []
-        for model in both:
-            sequence = model.backend.open()
-            sequence.decode(ids)
-            rows.append(sequence.logits()[: model.vocab.n_vocab])
-            sequence.close()
-        np.testing.assert_allclose(*rows, atol=1e-3)
-
-
-def test_free_greedy_tokens(both):
-    for prompt in ("an action", "user\n", "<|im_start|>user\nSEND<|im_end|>\n"):
-        generated = []
-        for model in both:
-            with model.open(max_tokens=24) as session:
-                session.prefill(prompt)
-                generated.append([i for step in session for i in step.ids])
-        assert generated[0] == generated[1]
-        assert generated[0]
-
-
-def test_choices(both):
-    rng = np.random.default_rng(3)
-    words = [word for word in WORDS if word.strip()]
-    for _ in range(25):
-        stems = rng.choice(words, 3)
-        choices = sorted({f"{s}{rng.choice(words)}" for s in stems for _ in range(3)})
-        prompt = str(rng.choice(["an action", '{"action": "', "user\n"]))
-        for request in (
-            {"method": "greedy", "ranking": "masked"},
-            {"method": "exact"},
-            {"method": "exact", "ranking": "whole"},
-            {"method": "sample", "rng": 5},
-        ):
-            a, b = (m.choose(prompt, choices, suffix='"', **request) for m in both)
-            assert a.value == b.value
-            assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
-            if a.ranking:
-                mine = {r.value: r.logprob for r in a.ranking}
-                theirs = {r.value: r.logprob for r in b.ranking}
-                assert mine == pytest.approx(theirs, abs=1e-3)
-
-
-def test_messages(both):
-    messages = [{"role": "user", "content": "SEND"}]
-    values = [m.choose(messages, ["Yes", "No", "Maybe"]).value for m in both]
-    assert values[0] == values[1]
 
 
 # -- sequences -------------------------------------------------------------------------
@@ -776,6 +700,22 @@ def test_the_contract(check, subject):
 
 
 # -- laziness --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["bpe", "spm"])
+def both(request, tmp_path_factory):
+    """Return the same model in both runtimes."""
+    pytest.importorskip("llama_cpp")
+    folder = tmp_path_factory.mktemp("both")
+    out = converted(folder, request.param)
+    exact = {"kv_type": "f32", "flash_attn": False, "n_threads": 1}
+    path = folder / f"{request.param}.gguf"
+    with eliza.load(out, n_ctx=512) as mlx:
+        assert mlx.backend.name == "mlx"
+        with eliza.load(
+            path, backend="llama.cpp", n_ctx=512, backend_options=exact
+        ) as llama:
+            yield mlx, llama
 
 
 def test_what_is_computed_late_is_not_read_too_early(both):  # FC-048
