@@ -63,10 +63,6 @@ cdef inline bint may_exit(const bound_t* b, const node_t* n) noexcept nogil:
     return live_leaf_at(b, n) and live(b, n.lo, n.hi) > 1
 
 
-cdef inline bint in_run(const bound_t* b, const pos_t* p) noexcept nogil:
-    return p.depth < node_depth(b.trie.node + p.node)
-
-
 cdef inline void pos_reset(pos_t* p) noexcept nogil:
     p.node = 0
     p.depth = 0

@@ -34,8 +34,8 @@ def load(
     Parameters
     ----------
     model : path, Bundle or llama_cpp.Llama
-        A `.gguf` file, a bundle's folder, or a live `Llama`, whose weights are then
-        shared.
+        A `.gguf`, `.tflite` or `.litertlm` file, a folder of MLX weights, a bundle's
+        folder, or a live `Llama`, whose weights are then shared.
     backend : str, optional
         The runtime, such as "llama.cpp". By default the one that the environment's
         `ELIZA_LLM_BACKEND` names, or else what `eliza.select` chooses for the model.
@@ -47,7 +47,9 @@ def load(
         What `Model.model_id` says. By default what the bundle's manifest says, or else
         the model itself.
     backend_options : dict, optional
-        Passed on to the backend; see `eliza.backends.llama_cpp.LlamaBackend`.
+        Passed on to the backend: `eliza.backends.llama_cpp.LlamaBackend`,
+        `eliza.backends.mlx.MlxBackend` or `eliza.backends.litert.LitertBackend` says
+        what it takes.
     progress : callable, optional
         Called with a fraction from 0 to 1 while the file loads.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Row = NDArray[np.float32]
 
 __all__ = ["LOGITS_BYTES", "Backend", "Capabilities", "Factory", "HeadRows", "Sequence"]
-__all__ += ["TreeRoom", "ids_array", "parents_array"]
+__all__ += ["TreeRoom", "check_count", "ids_array", "parents_array"]
 
 #: The most that the logits of one decode may take, in bytes.
 LOGITS_BYTES = 64 << 20
@@ -335,6 +335,22 @@ class Factory(Protocol):
         BundleError, NotSupported, OutOfMemory
             What else it raises passes through `eliza.load` as it is.
         """
+
+
+def check_count(name: str, value: int | None) -> None:
+    """Refuse what is neither None nor a whole number in [1, 2**30].
+
+    Raises
+    ------
+    InvalidArgument, InvalidType
+        The option `name` has such a value.
+    """
+    if value is None:
+        return
+    if type(value) is not int:
+        raise InvalidType(f"{name} is {value!r}; give a whole number or None")
+    if not 1 <= value <= 1 << 30:
+        raise InvalidArgument(f"{name} is {value}; it lies in [1, 2**30]")
 
 
 def ids_array(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eliza.backends.base import Capabilities
+from eliza.backends.base import Capabilities, check_count
 from eliza.backends.cores import physical_cores
 from eliza.backends.litert_about import About
 from eliza.backends.litert_base import Runtime
@@ -25,7 +25,6 @@ from eliza.errors import (
     BundleError,
     Closed,
     InvalidArgument,
-    InvalidType,
 )
 from eliza.files.fingerprint import fingerprint_file
 from eliza.files.litertlm import LitertlmFile
@@ -95,8 +94,8 @@ class LitertBackend:
         in_place: bool | None = None,
         progress: Callable[[float], object] | None = None,
     ) -> None:
-        _check_whole("n_ctx", n_ctx)
-        _check_whole("n_threads", n_threads)
+        check_count("n_ctx", n_ctx)
+        check_count("n_threads", n_threads)
         if interface is not None and interface not in _INTERFACES:
             raise InvalidArgument(
                 f"interface is {interface!r}; it is one of {', '.join(_INTERFACES)}"
@@ -232,12 +231,3 @@ def _open(
                 return model, About.of_container(container, file, tokenizer)
     with TfliteFile(path) as file:
         return path, About.of_file(file, tokenizer)
-
-
-def _check_whole(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if type(value) is not int:
-        raise InvalidType(f"{name} is {value!r}; give a whole number or None")
-    if not 1 <= value <= 1 << 30:
-        raise InvalidArgument(f"{name} is {value}; it lies in [1, 2**30]")

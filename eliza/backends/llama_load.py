@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eliza.backends import llama_log
+from eliza.backends.base import check_count
 from eliza.backends.cores import physical_cores
 from eliza.backends.llama_context import NativeContext, sequence_limit
 from eliza.errors import (
@@ -65,9 +66,12 @@ class Options:
         flash_attn: bool | None,
         kv_type: str | None,
     ) -> None:
-        self.n_ctx = _whole("n_ctx", n_ctx)
-        self.n_threads = _whole("n_threads", n_threads)
-        self.n_batch = _whole("n_batch", n_batch)
+        check_count("n_ctx", n_ctx)
+        self.n_ctx = n_ctx
+        check_count("n_threads", n_threads)
+        self.n_threads = n_threads
+        check_count("n_batch", n_batch)
+        self.n_batch = n_batch
         if flash_attn is not None and type(flash_attn) is not bool:
             raise InvalidType(f"flash_attn is {flash_attn!r}; give True, False or None")
         if kv_type is not None and kv_type not in _CACHE_TYPES:
@@ -76,16 +80,6 @@ class Options:
             )
         self.flash_attn = flash_attn
         self.kv_type = kv_type
-
-
-def _whole(name: str, value: int | None) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise InvalidType(f"{name} is {value!r}; give a whole number or None")
-    if not 1 <= value <= 1 << 30:
-        raise InvalidArgument(f"{name} is {value}; it lies in [1, 2**30]")
-    return value
 
 
 def import_llama() -> Any:

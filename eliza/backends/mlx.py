@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eliza.backends.base import Capabilities
+from eliza.backends.base import Capabilities, check_count
 from eliza.backends.mlx_load import import_mlx, load_model, model_module, read_json
 from eliza.backends.mlx_model import MlxModel
 from eliza.backends.mlx_sequence import MlxSequence, Shared
@@ -20,8 +20,6 @@ from eliza.backends.mlx_state import model_fingerprint
 from eliza.errors import (
     BundleError,
     Closed,
-    InvalidArgument,
-    InvalidType,
     NotSupported,
 )
 from eliza.tokenizers import read_vocab
@@ -90,8 +88,8 @@ class MlxBackend:
             raise NotSupported(
                 "MLX decides itself how many threads compute; leave n_threads out"
             )
-        _whole("n_ctx", n_ctx)
-        _whole("n_batch", n_batch)
+        check_count("n_ctx", n_ctx)
+        check_count("n_batch", n_batch)
         mx = import_mlx()
         path = Path(folder)
         vocab = read_vocab(path)
@@ -137,8 +135,8 @@ class MlxBackend:
         fingerprint : bytes
             Names the weights for saved state; without it no state is saved.
         """
-        _whole("n_ctx", n_ctx)
-        _whole("n_batch", n_batch)
+        check_count("n_ctx", n_ctx)
+        check_count("n_batch", n_batch)
         self = cls.__new__(cls)
         self._folder = None
         self._fingerprint = fingerprint
@@ -235,15 +233,6 @@ class MlxBackend:
     def __exit__(self, *exc: object) -> None:
         """Close it."""
         self.close()
-
-
-def _whole(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if type(value) is not int:
-        raise InvalidType(f"{name} is {value!r}; give a whole number or None")
-    if not 1 <= value <= 1 << 30:
-        raise InvalidArgument(f"{name} is {value}; it lies in [1, 2**30]")
 
 
 def _template(folder: Path) -> str | None:
