@@ -140,7 +140,6 @@ def _registered(name: str) -> Callable[..., Any]:
 
 def _imported(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` itself does for modules
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
