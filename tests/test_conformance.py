@@ -167,7 +167,7 @@ def test_command_with_a_backend_of_ones_own(tmp_path):
         "    backend.n_ctx -= 1\n"
         "    return backend\n"
     )
-    command = [sys.executable, "-P", "-m", "eliza.conformance", "mine:make", "here.bin"]
+    command = [sys.executable, "-m", "eliza.conformance", "mine:make", "here.bin"]
     run = subprocess.run(
         [*command, "--only", "limits"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
