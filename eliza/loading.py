@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from eliza.errors import InvalidType
@@ -71,6 +72,11 @@ def load(
 
     if model_id is not None and not isinstance(model_id, str):
         raise InvalidType(f"model_id is {model_id!r}; it is a text, or None")
+    if backend_options is not None and not isinstance(backend_options, Mapping):
+        raise InvalidType(
+            f"backend_options is {backend_options!r}; it is a mapping from names of "
+            "options to their values, or None"
+        )
     bundle = Bundle.of(model)
     factory = select(bundle, need=("mask",), backend=backend).unwrap()
     options = dict(backend_options or {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -71,6 +72,10 @@ class Model:
     """
 
     def __init__(self, backend: Backend, model_id: str | None = None) -> None:
+        if isinstance(backend, (str, os.PathLike)):
+            raise InvalidType(
+                f"{os.fspath(backend)!r} is a path, not a backend; eliza.load opens it"
+            )
         self.backend = backend
         self.model_id = backend.model_id if model_id is None else model_id
         self.cache = TrieCache()
@@ -215,6 +220,11 @@ class Model:
         )
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
+        if cancel is not None and not hasattr(cancel, "is_set"):
+            raise InvalidType(
+                f"cancel is {cancel!r}; give an object with is_set(), such as a "
+                "threading.Event"
+            )
         with self._lock:
             self._check()
             self._cancel = cancel

@@ -168,10 +168,14 @@ def locate(
     spot: Spot = entry.extra
     ids = prompt[: len(prompt) - spot.back] + spot.lead
     if rooted and not ids:
-        why = "the tokenizer merges all of it with a choice" if prompt else "no ids"
+        why = (
+            "the prompt is too short: the tokenizer merges all of it with a choice"
+            if prompt
+            else "empty prompt: no ids"
+        )
         raise InvalidArgument(
-            f"empty prompt: {why}, and a model must read at least one id before the "
-            "choices; put some text there"
+            f"{why}, and a model must read at least one id before the choices; put "
+            f"{'more' if prompt else 'some'} text there"
         )
     return ids, entry
 

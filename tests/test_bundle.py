@@ -70,7 +70,9 @@ def test_coreml_is_recognised_and_said_not_to_be_available(tmp_path):
 
 def test_a_file_for_another_runtime(tmp_path):
     make(tmp_path, "m.litertlm")
-    with pytest.raises(BundleError, match=r"loads \.gguf files; this is .*LiteRT-LM"):
+    with pytest.raises(
+        BundleError, match=r"loads \.gguf files; this is .*LiteRT-LM.*eliza\[litert\]"
+    ):
         eliza.load(tmp_path / "m.litertlm", backend="llama.cpp")
 
 

@@ -148,7 +148,7 @@ def test_the_rest_of_the_prompt_is_the_call_s_own():
     free = t32(bos=None)
     assert free.trie(["B", "C"], prefix="A", cache=cache).tokens(0) == (4, 7)
     misses = cache.stats().misses
-    with pytest.raises(InvalidArgument, match="empty prompt: the tokenizer merges"):
+    with pytest.raises(InvalidArgument, match="too short: the tokenizer merges"):
         free.place("A", ["B", "C"], cache=cache)
     assert cache.stats().misses == misses
 
@@ -186,7 +186,7 @@ def test_a_prompt_and_a_longer_one_that_ends_in_it():
     short = ids[-STRETCH:]
     for prompt in (short, [110, *ids], [110, *short], [110, *ids]):
         if prompt is short:
-            with pytest.raises(InvalidArgument, match="empty prompt"):
+            with pytest.raises(InvalidArgument, match="prompt is too short"):
                 vocab.place(prompt, choices, cache=cache)
             continue
         got = vocab.place(prompt, choices, cache=cache)

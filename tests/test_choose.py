@@ -225,6 +225,8 @@ def test_cancel_and_go_on():
     assert time.perf_counter() - start < 30
     small = Trie.from_tokens({"a": [10], "b": [11]}, n_vocab=64)
     assert model.choose([4], small).value == "a"
+    with pytest.raises(InvalidType, match="cancel is 3; give an object with is_set"):
+        model.choose([4], small, cancel=3)
 
 
 def test_close_interrupts_the_running_call():

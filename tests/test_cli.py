@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import eliza
 from eliza.cli import main
 from tiny import tiny_gguf
 
@@ -157,3 +158,16 @@ def test_it_is_installed_and_quiet(path):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "Yes\n", "")
+
+
+def test_version_and_options_for_something_else(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"eliza {eliza.__version__}\n"
+    options = ["choose", "--model", "nowhere.gguf", "--choice", "a", "--seed", "4", "x"]
+    assert main(options) == 2
+    assert "--seed is for --method sample" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", "model.gguf", "out.tflite", "--prefill", "x"])
+    assert "'x' is no list of whole numbers" in capsys.readouterr().err

@@ -205,3 +205,24 @@ def test_command_usage(arguments, says, capsys):
 def test_command_lists_the_rules(capsys):
     assert main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(conformance.CHECKS)
+
+
+def test_a_backend_that_cannot_be_made_has_a_code_of_its_own(capsys, monkeypatch):
+    def make(model, **options):
+        raise ZeroDivisionError("a fault of its own")
+
+    monkeypatch.setattr("eliza.conformance.__main__._imported", lambda name: make)
+    assert main(["mine:make", "model.bin"]) == 2
+    says = capsys.readouterr().err
+    assert "a fault of its own" in says
+    assert says.endswith("the backend could not be made\n")
+
+
+def test_the_list_can_be_cut_short():
+    command = [sys.executable, "-P", "-m", "eliza.conformance", "--list"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        running.stdout.close()  # as `head` does
+        assert running.stderr.read() == b""
+        assert running.wait() == 0

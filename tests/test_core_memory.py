@@ -7,7 +7,6 @@ import multiprocessing
 import pickle
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +14,10 @@ import pytest
 import children
 from eliza import Trie, argmax_batch, mask_batch
 from eliza.errors import ElizaError
+from support import resident
 
 V = 200
 LONG = [pytest.mark.long, pytest.mark.timeout(3000)]
-
-
-def resident():
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def leaves(rng, n):

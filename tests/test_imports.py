@@ -1,8 +1,10 @@
 """What `import eliza` brings along, and what it says where nobody set up logging."""
 
 import copy
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,18 @@ def test_an_answer_does_not_change_and_can_be_copied():
     assert answer != model_of(hashed(2, 64)).choose([4, 5], ["<9>", "<12>"])
     assert repr(answer).startswith(f"Answer(value={answer.value!r}, index=")
     assert "_way" not in repr(answer)
+
+
+def test_the_page_of_names_has_all_of_them():
+    page = (Path(__file__).parent.parent / "docs" / "api.md").read_text("utf-8")
+    told = set(re.findall(r"`(\w+)`", page))
+    assert set(eliza.__all__) - told == set()
+    codes = dict(re.findall(r"\| `(\w+)` \| (-\d+) \|", page))
+    errors = {
+        name: str(error.code)
+        for name in eliza.__all__
+        if isinstance(error := getattr(eliza, name), type)
+        and issubclass(error, eliza.ElizaError)
+        and error.code
+    }
+    assert codes == errors

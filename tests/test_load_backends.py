@@ -43,6 +43,10 @@ def test_load_takes_what_is_selected(registry, tmp_path):
         assert model.model_id == "mine"
     with pytest.raises(InvalidType, match="model_id is 3"):
         eliza.load("x", model_id=3)
+    with pytest.raises(InvalidType, match="backend_options is 5"):
+        eliza.load("x", backend_options=5)
+    with pytest.raises(InvalidType, match=r"'x' is a path, .*eliza\.load opens it"):
+        eliza.Model("x")
 
 
 def test_load_by_name(registry, monkeypatch):

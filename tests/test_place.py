@@ -258,7 +258,7 @@ def test_no_id_before_the_choices():
     for prompt in ("", []):
         with pytest.raises(InvalidArgument, match="empty prompt"):
             vocab.place(prompt, ["Yes"])
-    with pytest.raises(InvalidArgument, match="empty prompt"):
+    with pytest.raises(InvalidArgument, match="prompt is too short"):
         vocab.place("A", ["B", "BC"])  # AB takes the prompt's only id
     assert t32().place("", ["Yes"]).prompt_ids.tolist() == [BOS]
 
@@ -484,7 +484,7 @@ def check(vocab, prompt, choices, suffix):
     ):
         root += 1
     if not root:
-        with pytest.raises(InvalidArgument, match="empty prompt"):
+        with pytest.raises(InvalidArgument, match="must read at least one id"):
             vocab.place(prompt, choices, suffix)
         return
 

@@ -147,11 +147,10 @@ def test_the_python_of_the_readme_runs(tmp_path):
     first, asked, piped, loop = blocks("python")
     script = tmp_path / "readme.py"
     script.write_text(
-        first.replace('"model.gguf"', repr(PATH))
-        .replace("answer.value  ", "assert answer.value == ' negative'  ")
-        .replace("model.close()\n", "")
+        first.replace('"model.gguf"', repr(PATH)).replace(
+            "answer.value  ", "assert answer.value == ' negative'  "
+        )
         + asked
-        + "model.close()\n"
         + piped.replace('"model.gguf"', repr(PATH))
         + loop.replace("cursor.name  ", "assert cursor.name == 'stop'  "),
         encoding="utf-8",

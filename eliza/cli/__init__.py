@@ -21,6 +21,17 @@ EXIT_MODEL = 3
 EXIT_INTERRUPTED = 130
 
 
+class _Version(argparse.Action):
+    """Print the version, which takes long to find out, when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it."""
+        from eliza import __version__
+
+        print(f"eliza {__version__}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -41,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Make a local language model answer with one of given choices.",
         epilog="Exit codes: 0 answered, 1 abstained, 2 usage, 3 model or file error, "
         "130 interrupted.",
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the version and stop"
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     choose.add_parser(verbs)

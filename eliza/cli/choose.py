@@ -104,6 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         choices += _read_choices(arguments.choices)
     if not choices:
         raise InvalidArgument("there are no choices; give --choice TEXT or --choices")
+    if arguments.seed is not None and arguments.method != "sample":
+        raise InvalidArgument(
+            f"--seed is for --method sample; this is --method {arguments.method}"
+        )
     with load_model(arguments.model, arguments) as model:
         answer = model.choose(
             arguments.prompt,

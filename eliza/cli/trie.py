@@ -49,7 +49,7 @@ def add_parser(verbs: Any) -> None:
         "largest id + 1",
     )
     parser.add_argument(
-        "--model", metavar="GGUF", help="show the texts of ids, by this model's file"
+        "--model", metavar="PATH", help="show the texts of ids, by this model"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from eliza.backends import REGISTRY
@@ -71,9 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the rules and stop")
     if argv is None:
         argv = sys.argv[1:]
+    try:
+        return _run(parser, argv)
+    except BrokenPipeError:  # who reads the output had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     if "--list" in argv:
-        for one in select():
-            print(f"{one.name}: {one.text}")
+        print("\n".join(f"{one.name}: {one.text}" for one in select()), flush=True)
         return EXIT_OK
     arguments = parser.parse_args(argv)
     try:
@@ -82,6 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         factory().close()  # what cannot be made at all fails here, and not in a check
     except (ElizaError, OSError) as error:
         print(f"eliza.conformance: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except Exception:  # whoever writes a backend wants to see where
+        traceback.print_exc()
+        print("eliza.conformance: the backend could not be made", file=sys.stderr)
         return EXIT_USAGE
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:

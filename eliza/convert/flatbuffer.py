@@ -17,7 +17,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
-import flatbuffers
+from eliza.errors import NotSupported
+
+try:
+    import flatbuffers
+except ImportError as error:
+    raise NotSupported(
+        f".tflite and .litertlm files are written with the package flatbuffers "
+        f"({error}): pip install 'eliza[convert]'"
+    ) from error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

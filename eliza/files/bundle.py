@@ -244,7 +244,8 @@ class Bundle:
         found = [a.path for a in self.artefacts() if a.kind == "gguf"]
         if not found:
             raise BundleError(
-                f"{folder} has no .gguf file for llama.cpp; it holds {self.content()}"
+                f"{folder} has no .gguf file for llama.cpp; it holds "
+                f"{self.content()}{self._served_by()}"
             )
         name = _the_one([path.name for path in found], str(folder))
         if name is None:
@@ -260,8 +261,21 @@ class Bundle:
         """Return the path itself, unless it is known to be for another runtime."""
         assert self.path is not None
         if self.artefacts() and not self.has("gguf"):
-            raise BundleError(f"llama.cpp loads .gguf files; this is {self.content()}")
+            raise BundleError(
+                f"llama.cpp loads .gguf files; this is {self.content()}"
+                f"{self._served_by()}"
+            )
         return self.path
+
+    def _served_by(self) -> str:
+        """Return what to install for what is there, for a message."""
+        for kinds, runtime, extra in (
+            (("litertlm", "tflite"), "LiteRT", "litert"),
+            (("mlx",), "MLX", "mlx"),
+        ):
+            if self.has(*kinds):
+                return f", which {runtime} serves: pip install 'eliza[{extra}]'"
+        return ""
 
     def _decide(self, listed: list[ManifestFile], n_ctx: int | None) -> str:
         """Return the path of the file that a manifest means."""
