@@ -315,7 +315,10 @@ class NativeContext:
         n = len(self.cells)
         others = f" in {n} sequences" if n > 1 else ""
         used = sum(self.cells.values())
-        return f"{used} of {self.n_ctx} cells of the context are taken{others}"
+        return (
+            f"{used} of {self.n_ctx} cells of the context are taken{others}; "
+            "n_ctx= of load() sets how many there are"
+        )
 
     # The end
 
