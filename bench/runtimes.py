@@ -228,7 +228,7 @@ def runtimes(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         few = {}
         if name == "mlx" and not args.check:  # a third of a second for each id
             few = {
-                "tokens": min(args.tokens, 12),
+                "tokens": min(args.tokens, 24),
                 "rounds": min(args.rounds, 3),
                 "decisions": min(args.decisions, 6),
             }
