@@ -181,7 +181,21 @@ def test_load_and_choose(folder):
         assert model.backend.name == "mlx"
         assert model.model_id == "tiny-llama-bpe-0"
         assert model.choose("an action", ["Yes", "No"]).value in {"Yes", "No"}
-        assert "transformers" not in sys.modules
+
+
+@needs_mlx
+def test_loading_does_not_import_transformers(folder):
+    """It takes 4 seconds, and other tests of this process may have done so."""
+    code = "import sys, eliza; eliza.load(sys.argv[1]).close(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "mlx.core" in done.stdout.split()
+    assert "transformers" not in done.stdout.split()
 
 
 @needs_mlx
