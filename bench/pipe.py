@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -83,25 +83,20 @@ class Bare:
         batch = self.lib.llama_batch_get_one(array, len(ids))
         assert self.lib.llama_decode(self.context, batch) == 0
 
-    def run(self, n: int, times: list[float]) -> tuple[list[int], bytes]:
+    def steps(self) -> Iterator[int]:
         lib, context, one, buffer = self.lib, self.context, self.one, self.buffer
-        out: list[int] = []
         text = b""
         while True:
             pointer = lib.llama_get_logits_ith(context, -1)
             row = np.ctypeslib.as_array(pointer, (self.n_vocab,))
             token = int(row.argmax())
             if lib.llama_vocab_is_eog(self.vocab, token):
-                break
-            out.append(token)
+                return
             size = lib.llama_token_to_piece(self.vocab, token, buffer, 256, 0, True)
             text += buffer.raw[:size]
-            times.append(time.perf_counter())
-            if len(out) == n:
-                break
+            yield token
             one[0] = token
             lib.llama_decode(context, lib.llama_batch_get_one(one, 1))
-        return out, text
 
     def close(self) -> None:
         self.lib.llama_free(self.context)
@@ -129,26 +124,29 @@ def pipe(model: Any, ids: list[int], n: int, runs: Runs, **options: Any) -> None
     with model.open(max_tokens=n, **options) as session:
         session.prefill(ids)
         before = session.counters
-        times = [time.perf_counter()]
-        text = ""
-        for step in session:
-            text += step.text
-            times.append(time.perf_counter())
-        runs.seconds.append(times[-1] - times[0])
-        if "draft" not in options:
-            runs.steps += [b - a for a, b in itertools.pairwise(times)]
+        start = time.perf_counter()
+        text = "".join(step.text for step in session)
+        runs.seconds.append(time.perf_counter() - start)
         runs.ids = session.ids
         runs.counters = [b - a for a, b in zip(before, session.counters, strict=True)]
         assert session.output.decode(errors="replace") == text
 
 
-def bare(loop: Bare, ids: list[int], n: int, runs: Runs) -> None:
+def side_by_side(loop: Bare, model: Any, ids: list[int], n: int, runs: Any) -> None:
+    """Generate the same text in both, id by id in turn: noise then hits both alike."""
     loop.prefill(ids)
-    times = [time.perf_counter()]
-    out, _ = loop.run(n, times)
-    runs.seconds.append(times[-1] - times[0])
-    runs.steps += [b - a for a, b in itertools.pairwise(times)]
-    runs.ids = tuple(out)
+    bare = loop.steps()
+    with model.open(max_tokens=n) as session:
+        session.prefill(ids)
+        out: list[int] = []
+        turns = [("bare", lambda: out.append(next(bare))), ("pipe", session.next)]
+        for i in range(n):
+            for name, step in turns if i % 2 else turns[::-1]:
+                start = time.perf_counter()
+                step()
+                if i:  # the first has its row already
+                    runs[name].steps.append(time.perf_counter() - start)
+        runs["pipe"].ids, runs["bare"].ids = session.ids, tuple(out)
 
 
 def high_level(llama: Any, prompt: str, n: int, runs: Runs) -> None:
@@ -214,10 +212,10 @@ def main() -> None:
             order = list(names) if i % 2 else list(names)[::-1]
             for name in order:
                 into = runs[name]
-                if name == "bare":
-                    bare(loop, prose, n, into)
-                elif name == "pipe":
-                    pipe(model, prose, n, into)
+                if name == "pipe":
+                    side_by_side(loop, model, prose, n, runs)
+                elif name == "bare":
+                    continue  # with the pipe
                 elif name == "Llama":
                     high_level(llama, PROSE, n, into)
                 else:

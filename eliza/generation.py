@@ -276,6 +276,7 @@ class Generation:
     def _walk(self, new: _Taken) -> None:
         """Decode what waits with a draft behind it, and pick until the two part."""
         begun = time.perf_counter()
+        waiting = len(self.pending)
         draft = self._draft(new.room)
         draft = self._decode(draft)
         seconds = time.perf_counter() - begun
@@ -304,8 +305,9 @@ class Generation:
         if draft:
             self.timeline.commit(first + 1 + new.accepted)
             self.pending = []
-            self.gate.note(len(draft), new.accepted, seconds)
-        elif self.drafter is not None:
+            comparable = seconds if waiting == 1 else None
+            self.gate.note(len(draft), new.accepted, comparable)
+        elif self.drafter is not None and waiting == 1:  # a row at hand took no pass
             self.gate.note_plain(seconds)
         if failure is not None:
             self._fail(failure, new)

@@ -280,9 +280,12 @@ class Gate:
         else:
             self._plain = seconds
 
-    def note(self, drafted: int, accepted: int, seconds: float) -> None:
-        """Note what a batch with drafted ids brought, and took in all."""
-        if self._plain > 0:
+    def note(self, drafted: int, accepted: int, seconds: float | None) -> None:
+        """Note what a batch with drafted ids brought, and took in all.
+
+        None where more ids than one waited, so that it cannot be compared.
+        """
+        if self._plain > 0 and seconds is not None:
             added = seconds / self._plain - 1
             factor = added / (self._FIRST + self._EACH * drafted)
             self._factor += (min(max(factor, 0.02), 3.0) - self._factor) / 8

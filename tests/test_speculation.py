@@ -683,3 +683,15 @@ def test_a_busy_draft_model_proposes_nothing():
     done.set()
     thread.join()
     assert drafter.propose([4, 5], 3)
+
+
+def test_the_gate_compares_passes_alone(monkeypatch):
+    """A step whose row was at hand took no time, and says nothing of a pass."""
+    noted = []
+    monkeypatch.setattr(Gate, "note_plain", lambda self, seconds: noted.append(seconds))
+    session = model_of(hashed(2, 64)).open(draft="lookup", max_tokens=4)
+    session.prefill([4, 5, 6])
+    session.next()
+    assert noted == []  # the prompt's row
+    session.next()
+    assert len(noted) == 1
