@@ -41,7 +41,7 @@ __all__ = ["CApi", "c_api", "get_include"]
 
 
 cdef extern from "Python.h":
-    void PyErr_SetInterrupt() nogil
+    void PyErr_SetInterrupt() noexcept nogil
 
 
 cdef extern from "include/eliza.h" nogil:
