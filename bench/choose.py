@@ -85,6 +85,20 @@ class Clocks:
         self.encode.take()
         self.other.take()
 
+    def watch(self, model: Any) -> None:
+        """Time what an eliza model calls of the library in C, too."""
+        context = model.backend._context
+        context._batch = TimedBatch(context._batch, self)
+
+
+class TimedBatch:
+    """A batch of eliza's whose calls into llama.cpp are timed."""
+
+    def __init__(self, batch: Any, clocks: Clocks) -> None:
+        self.chain, self.tree = batch.chain, batch.tree
+        self.decode = clocks.decode.wrap(batch.decode)
+        self.row_at = clocks.other.wrap(batch.row_at)
+
 
 @dataclass
 class Run:
@@ -248,6 +262,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     clocks = Clocks()
     llama = Llama(options.model, n_ctx=2048, n_threads=options.threads, verbose=False)
     model = eliza.load(llama, n_threads=options.threads)
+    clocks.watch(model)
     by_grammar = Plain(llama, clocks, _sets.grammar(names))
     asked: Callable[[str, int], Run]
     if options.mode == "strict-trie-ffi":

@@ -79,6 +79,7 @@ cdef class Frontier:
     cdef readonly double logprob
     cdef readonly int64_t leaf
     cdef readonly double lead
+    cdef double top          # the best bound at the last `promising`
 
     cdef int room_for(self, index_t n) except -1
     cdef int note(

@@ -8,6 +8,7 @@ cimport cython
 from libc.math cimport INFINITY, exp, log
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memmove
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -393,6 +394,35 @@ cdef class Frontier:
             for i in range(self.open.n):
                 other = max(other, self.open.data[i].bound)
         self.lead = self.taken.data[0].bound - other
+        self.top = self.taken.data[0].bound
+        return self.handles()
+
+    def one_more(self, double delta):
+        """Remove and return the best branch that `promising` left, if it is near.
+
+        Parameters
+        ----------
+        delta : float
+            How far below the best bound, as it was then, it may lie.
+
+        Returns
+        -------
+        list
+            As that of `promising`, of one branch or none.
+        """
+        cdef int64_t i, at = -1
+        cdef branch_t* open = self.open.data
+        for i in range(self.open.n):
+            if at < 0 or by_bound(open + i, open + at) < 0:
+                at = i
+        self.taken.n = 0
+        if at >= 0 and open[at].bound >= self.top - delta:
+            if not branches_grow(&self.taken, 1):
+                raise OutOfMemory("no memory for the branches of a batch")
+            self.taken.data[0] = open[at]
+            self.taken.n = 1
+            self.open.n -= 1
+            memmove(open + at, open + at + 1, (self.open.n - at) * sizeof(branch_t))
         return self.handles()
 
     def weighty(self, double delta):

@@ -142,7 +142,7 @@ class ScriptedBackend:
         tree: bool = True,
         truncate: bool = True,
         width: int | None = None,
-        search_delta: float = 1.0,
+        search_delta: float = 0.5,
         max_rows: int | None = None,
         max_branches: int | None = None,
         n_batch: int = 128,

@@ -42,9 +42,10 @@ def expected(trie, cursor, row, base):
     choice_sets(),
     st.integers(0, 10_000),
     st.sampled_from([0.0, 1.0, 5.0, math.inf]),
+    st.sampled_from([0.0, 1.0, 5.0, math.inf]),
     st.sets(st.sampled_from(["length", "prior", "weight"])),
 )
-def test_one_point(leaves, seed, delta, parts):
+def test_one_point(leaves, seed, delta, spread, parts):
     trie = Trie.from_tokens(leaves, n_vocab=V, exits=[END, 3])
     rng = np.random.default_rng(seed)
     row = (rng.standard_normal(V) * 4).astype(np.float32)
@@ -105,6 +106,14 @@ def test_one_point(leaves, seed, delta, parts):
         assert logprob == pytest.approx(value, abs=1e-4)
         assert after.path == (token,)
     assert frontier.n_open == len(winners) - len(near)
+    left = [branch for branch in winners if branch not in near]
+    more = [token for token, _ in left[:1] if bound(*left[0])[0] >= top - spread]
+    assert [token for token, *_ in frontier.one_more(spread)] == more
+    assert frontier.n_open == len(left) - len(more)
+    if frontier.n_open:  # the others are as they were
+        rest = left[len(more) :]
+        taken = frontier.promising(math.inf)
+        assert [token for token, *_ in taken] == [token for token, _ in rest]
 
 
 def test_ties_go_to_the_lowest_leaf_and_the_first_branch():

@@ -422,19 +422,29 @@ def test_ctrl_c_between_pieces(sequence, truth):
     assert_row(sequence.logits(), truth([5, 6]))
 
 
-class Failing:
-    """The library, with a `llama_decode` that computes and then reports a failure."""
+class FailingBatch:
+    """A batch that is computed, and then reports a failure."""
 
-    def __init__(self, lib, code, after=1, cut=True):
-        self.lib, self.code, self.left, self.cut = lib, code, after, cut
+    def __init__(self, batch, code, after=1):
+        self.batch, self.code, self.left = batch, code, after
+
+    def __getattr__(self, name):
+        return getattr(self.batch, name)
+
+    def decode(self, context):
+        result = self.batch.decode(context)
+        self.left -= 1
+        return self.code if self.left == 0 else result
+
+
+class Uncuttable:
+    """The library, if it refuses to cut a sequence."""
+
+    def __init__(self, lib, cut):
+        self.lib, self.cut = lib, cut
 
     def __getattr__(self, name):
         return getattr(self.lib, name)
-
-    def llama_decode(self, *args):
-        result = self.lib.llama_decode(*args)
-        self.left -= 1
-        return self.code if self.left == 0 else result
 
     def llama_memory_seq_rm(self, memory, id_, p0, p1):
         if not self.cut and p0 > 0:
@@ -445,13 +455,14 @@ class Failing:
 @pytest.fixture
 def failing(sequence):
     context = sequence._context
-    lib = context.lib
+    lib, batch = context.lib, context._batch
 
-    def fail(*args, **kwargs):
-        context.lib = Failing(lib, *args, **kwargs)
+    def fail(code, after=1, cut=True):
+        context._batch = FailingBatch(batch, code, after)
+        context.lib = Uncuttable(lib, cut)
 
     yield fail
-    context.lib = lib
+    context.lib, context._batch = lib, batch
 
 
 @pytest.mark.parametrize(

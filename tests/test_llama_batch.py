@@ -1,5 +1,8 @@
 """The batch that is filled in C, and the ids that it takes."""
 
+import ctypes
+from ctypes import POINTER
+
 import numpy as np
 import pytest
 
@@ -58,3 +61,37 @@ def test_ids_as_the_plain_reader_has_them(ids):
 )
 def test_all_else_is_left_to_the_plain_reader(ids):
     assert read_ids(ids, 64) is None
+
+
+def test_a_batch_is_given_to_the_functions_it_was_made_with():
+    seen = []
+
+    class Batch(ctypes.Structure):
+        _fields_ = (("n_tokens", ctypes.c_int32), ("token", POINTER(ctypes.c_int32)))
+        _fields_ += tuple((name, ctypes.c_void_p) for name in ("embd", "pos"))
+        _fields_ += tuple((name, ctypes.c_void_p) for name in ("n", "seq", "logits"))
+
+    @ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, Batch)
+    def decode(context, batch):
+        seen.append((context, batch.token[: batch.n_tokens]))
+        return 7
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+    def row_at(context, i):
+        return context + i if i < 2 else None
+
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in (decode, row_at)]
+    batch = LlamaBatch(4, *addresses)
+    batch.chain(np.array([5, 6], np.int32), 0, 1, False)
+    assert batch.decode(1 << 40) == 7
+    assert seen == [(1 << 40, [5, 6])]
+    assert [batch.row_at(1 << 40, i) for i in range(3)] == [1 << 40, (1 << 40) + 1, 0]
+
+
+def test_without_a_context_or_a_library_nothing_is_called():
+    batch = LlamaBatch(4)
+    for call in (lambda: batch.decode(8), lambda: batch.row_at(8, 0)):
+        with pytest.raises(ValueError, match=r"made without llama\.cpp"):
+            call()
+    with pytest.raises(ValueError, match="no context"):
+        LlamaBatch(4, 8, 8).decode(0)

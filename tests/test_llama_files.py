@@ -52,7 +52,7 @@ def test_what_it_says_of_itself(path):
         assert backend.vocab.n_vocab == 372
         assert backend.capabilities.tree
         assert backend.capabilities.truncate
-        assert backend.capabilities.search_delta == 1.0
+        assert backend.capabilities.search_delta == 0.5
 
 
 def test_n_ctx_follows_the_model_unless_given(tmp_path, caplog):

@@ -45,8 +45,9 @@ class Capabilities(NamedTuple):
         `Sequence.decode_tree` works.
     search_delta : float
         How far below the best bound, in nats, a branch may lie and still join the
-        next batch of a search: 1 where a batch costs by the id, more where 64 ids
-        cost the same as one.
+        next batch of a search: 0.5 where a batch costs by the id, more where 64 ids
+        cost the same as one. Without trees each branch is a batch of its own, and
+        only the best one is decoded.
     save : bool
         `Sequence.save` and `restore` work.
     head_rows : bool
@@ -55,7 +56,7 @@ class Capabilities(NamedTuple):
 
     truncate: bool = True
     tree: bool = False
-    search_delta: float = 1.0
+    search_delta: float = 0.5
     save: bool = False
     head_rows: bool = False
 

@@ -30,7 +30,7 @@ import numpy as np
 from eliza.backends import llama_log
 from eliza.backends.base import LOGITS_BYTES
 from eliza.backends.llama_batch import LlamaBatch
-from eliza.errors import BackendError, Closed, ContextOverflow
+from eliza.errors import AbiMismatch, BackendError, Closed, ContextOverflow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from eliza.backends.base import Row
     from eliza.backends.llama_sequence import LlamaSequence
 
-__all__ = ["NativeContext", "sequence_limit"]
+__all__ = ["NativeContext", "function_address", "sequence_limit"]
 
 #: More sequences than this, and `llama_memory_seq_cp` ends the process.
 _MAX_SEQUENCES = 256
@@ -68,6 +68,20 @@ def sequence_limit(n_vocab: int) -> int:
     logits for each when the context is made.
     """
     return max(8, min(_MAX_SEQUENCES, LOGITS_BYTES // (4 * n_vocab)))
+
+
+def function_address(lib: Any, name: str) -> int:
+    """Return where a function of llama.cpp is, for those who call it from C.
+
+    Parameters
+    ----------
+    lib : module
+        `llama_cpp.llama_cpp`.
+    """
+    function = getattr(getattr(lib, "_lib", None), name, None)
+    if function is None:
+        raise AbiMismatch(f"this llama.cpp has no {name}: eliza needs 0.3.36 or newer")
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 class NativeContext:
@@ -133,15 +147,18 @@ class NativeContext:
     def _make_batch(self) -> None:
         """Allocate a batch, which is filled again and again."""
         kind = self.lib.llama_batch
-        self._filled = LlamaBatch(self.n_batch)
+        self._batch = LlamaBatch(
+            self.n_batch,
+            function_address(self.lib, "llama_decode"),
+            function_address(self.lib, "llama_get_logits_ith"),
+        )
         layout = {name: getattr(kind, name).offset for name, _ in kind._fields_}
         layout[""] = ctypes.sizeof(kind)
-        if layout != self._filled.layout:
+        if layout != self._batch.layout:
             raise BackendError(
                 f"this llama.cpp has another llama_batch: {layout}, not "
-                f"{self._filled.layout}; see which versions the extra `llama` names"
+                f"{self._batch.layout}; see which versions the extra `llama` names"
             )
-        self._batch = kind.from_address(self._filled.address)
         # A view of the whole buffer of rows, made anew when llama.cpp moves it.
         self._rows_type = ctypes.c_float * (self.max_rows * self.n_vocab)
         self._rows_address = 0
@@ -209,7 +226,7 @@ class NativeContext:
         owner: int,
         all_rows: bool,
     ) -> None:
-        """Compute a batch of tokens that follow one another.
+        """Compute a batch of tokens that follow one another; the context is open.
 
         Parameters
         ----------
@@ -229,8 +246,7 @@ class NativeContext:
         ContextOverflow, BackendError
             Part of the batch may have been computed: remove it.
         """
-        self.check_open()
-        self._filled.chain(tokens, first, owner, all_rows)
+        self._batch.chain(tokens, first, owner, all_rows)
         self._run(sequence, len(tokens))
 
     def run_tree(
@@ -241,7 +257,7 @@ class NativeContext:
         first: int,
         owners: list[list[int]],
     ) -> None:
-        """Compute a batch of the nodes of a tree, each of which has a row.
+        """Compute a batch of the nodes of a tree, each of which has a row; as `run`.
 
         Parameters
         ----------
@@ -257,14 +273,13 @@ class NativeContext:
         ContextOverflow, BackendError
             As `run`.
         """
-        self.check_open()
-        self._filled.tree(tokens, depths, first, owners)
+        self._batch.tree(tokens, depths, first, owners)
         self._run(sequence, len(depths))
 
     def _run(self, sequence: LlamaSequence, n: int) -> None:
         self._give_rows_to(sequence)
         before = llama_log.n_errors
-        code = self.lib.llama_decode(self._pointer, self._batch)
+        code = self._batch.decode(self._pointer or 0)
         if code == 1:
             raise ContextOverflow(f"no cells for {n} ids: {self._usage()}")
         if code:
@@ -281,10 +296,9 @@ class NativeContext:
         first : int
             Index in the batch of the first token that has a row.
         """
-        pointer = self.lib.llama_get_logits_ith(self._pointer, first)
-        if not pointer:
+        address = self._batch.row_at(self._pointer or 0, first)
+        if not address:
             raise BackendError("llama.cpp computed no logits for this batch")
-        address = ctypes.addressof(pointer.contents)
         if address != self._rows_address:
             buffer: Any = self._rows_type.from_address(address)
             rows: Row = np.frombuffer(buffer, np.float32)

@@ -182,7 +182,7 @@ class LlamaBackend:
             truncate=self._context.can_cut,
             tree=self._context.can_cut,
             # On a CPU a batch costs by the token; a GPU computes 64 as fast as one.
-            search_delta=3.0 if on_gpu else 1.0,
+            search_delta=3.0 if on_gpu else 0.5,
             save=True,
         )
 

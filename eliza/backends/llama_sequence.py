@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 from eliza.backends.base import TreeRoom, ids_array, parents_array
 from eliza.backends.llama_batch import read_ids
 from eliza.backends.llama_state import load_state, save_state
-from eliza.backends.llama_tree import Growth, Tree
+from eliza.backends.llama_tree import Growth, Tree, read_parents
 from eliza.errors import BackendError, Closed, InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
@@ -185,14 +185,16 @@ class LlamaSequence:
         """
         context, tree = self._context, self._tree
         tokens = _ids(ids, context.n_vocab)
-        above = parents_array(parents, len(tokens), len(tree))
+        above = read_parents(parents, len(tokens), len(tree))
+        if above is None:
+            above = parents_array(parents, len(tokens), len(tree)).tolist()
         self._check_rows(len(tokens))
         with context.lock:
             self._check_open()
             if not context.can_cut:
                 raise NotSupported("this model keeps no past states to branch from")
             context.require(len(tokens))
-            growth = tree.plan(above.tolist(), context.free_ids)
+            growth = tree.plan(above, context.free_ids)
             self._rows = None
             try:
                 self._pause()
@@ -364,12 +366,10 @@ def _ids(ids: Ids[int], n_vocab: int) -> NDArray[np.int32]:
     return ids_array(ids, n_vocab) if array is None else array
 
 
-def _pieces(tokens: NDArray[np.int32], size: int) -> Iterator[NDArray[np.int32]]:
-    """Yield the tokens in as few parts as possible, none much shorter than another."""
+def _pieces(tokens: NDArray[np.int32], size: int) -> list[NDArray[np.int32]]:
+    """Return the tokens in as few parts as possible, none much shorter than another."""
     n = len(tokens)
     parts = -(-n // size)
     if parts == 1:
-        yield tokens
-        return
-    for i in range(parts):
-        yield tokens[n * i // parts : n * (i + 1) // parts]
+        return [tokens]
+    return [tokens[n * i // parts : n * (i + 1) // parts] for i in range(parts)]

@@ -167,7 +167,7 @@ class MlxBackend:
         self._capabilities = Capabilities(
             truncate=self._shared.can_trim,
             tree=self._shared.can_trim,
-            search_delta=1.0,
+            search_delta=0.5,
             save=can_save,
             head_rows=apart.has_head,
         )

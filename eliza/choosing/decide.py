@@ -85,7 +85,8 @@ def decide(
         if exact and request.ranking == "whole" and likelihoods is not None:
             made = _best(likelihoods, policy)
         elif exact:
-            delta = timeline.capabilities.search_delta
+            can = timeline.capabilities
+            delta = can.search_delta if can.tree else 0.0
             with Tree(timeline) as tree:
                 found = best_whole(
                     tree,

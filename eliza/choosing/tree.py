@@ -61,6 +61,11 @@ class Tree:
         where it cannot cut either, each path begins at the prompt.
     narrow : bool
         Of the rows, only the logits of a node's allowed ids are read.
+
+    Attributes
+    ----------
+    batches : bool
+        Several branches are decoded at once.
     """
 
     def __init__(self, timeline: Timeline, *, narrow: bool = False) -> None:
@@ -72,8 +77,8 @@ class Tree:
         self._wave = 0  # moves with each clear_tree: nodes of older waves are gone
         self._live = 0
         self._chain: list[Node] = []
-        tree = timeline.capabilities.tree
-        self.expand = self._expand_tree if tree else self._expand_chains
+        self.batches = timeline.capabilities.tree
+        self.expand = self._expand_tree if self.batches else self._expand_chains
 
     def __enter__(self) -> Self:
         return self

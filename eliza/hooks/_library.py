@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from eliza import _llama_api
+from eliza.backends.llama_context import function_address
 from eliza.backends.llama_load import import_llama
 from eliza.errors import AbiMismatch
 
@@ -31,16 +32,11 @@ def library() -> Any:
     if _bound is None:
         lib = import_llama()
         check_layout(lib)
-        _llama_api.bind_library([_address(lib, name) for name in _llama_api.CALLS])
+        _llama_api.bind_library(
+            [function_address(lib, name) for name in _llama_api.CALLS]
+        )
         _bound = lib
     return _bound
-
-
-def _address(lib: Any, name: str) -> int:
-    function = getattr(getattr(lib, "_lib", None), name, None)
-    if function is None:
-        raise AbiMismatch(f"this llama.cpp has no {name}: eliza needs 0.3.36 or newer")
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def check_layout(lib: Any) -> None:
