@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 __all__ = ["atomic_file", "write_atomically"]
@@ -66,7 +66,8 @@ def atomic_file(path: str | os.PathLike[str], mode: int) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(temporary)
         raise
-    sync_folder(folder or os.curdir)
+    with suppress(OSError):  # the file is in place, whatever comes of this
+        sync_folder(folder or os.curdir)
 
 
 def sync_folder(folder: str) -> None:

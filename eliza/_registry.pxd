@@ -25,7 +25,7 @@ cdef class Registry:
     cdef set loading         # (process, thread) that are in register_builtins
     cdef bint loaded
 
-    cdef bint add(self, object factory, str other) except -1
+    cdef bint add(self, object factory, str other, bint builtin=*) except -1
     cdef int load(self, object point) except -1
     cdef Entry find(self, str name)
 

@@ -113,7 +113,7 @@ cdef class Registry:
         try:
             factories = self.builtins
             for factory in factories() if callable(factories) else factories:
-                self.add(factory, None)
+                self.add(factory, None, True)
             if self.group is not None:
                 for point in entry_points(self.group):
                     self.load(point)
@@ -121,10 +121,14 @@ cdef class Registry:
         finally:
             self.loading.discard(ident)
 
-    cdef bint add(self, object factory, str other) except -1:
+    cdef bint add(self, object factory, str other, bint builtin=False) except -1:
         cdef Entry entry = read_factory(factory, other)
-        if self.entries.setdefault(entry.key, entry) is not entry:
+        cdef Entry there = self.entries.get(entry.key)
+        if there is not None and (there.key == entry.key or not builtin):
             return False
+        if there is not None:  # an alias of another gives way to a built-in name
+            del self.entries[entry.key]
+        self.entries[entry.key] = entry
         for key in entry.keys:
             self.entries.setdefault(key, entry)
         return True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from eliza._cursor import Cursor
 from eliza.errors import (
+    BackendError,
     ContextOverflow,
     InvalidType,
     NoCandidateError,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from eliza.speculation import Drafter
     from eliza.timeline import Timeline
     from eliza.vocab import Vocab
+
+    _Count = tuple[list[int], list[int], list[int], str | None, tuple[str, bytes]]
 
 __all__ = ["Generation"]
 
@@ -189,44 +192,60 @@ class Generation:
     def prefill(
         self, ids: list[int], report: Callable[[int, int], None] | None, every: int
     ) -> None:
-        """Append a prompt, and begin to count above it; no ids are no change."""
+        """Append a prompt, and begin above it; no ids are no change."""
         if report is not None:
+            self.timeline.check_room(self.timeline.position + len(self.pending + ids))
             self._decode([])  # what waits is part of each frontier
             self._report_above(ids, report, every)
         elif ids:
             self.timeline.append([*self.pending, *ids])
             self.restart()
+            self.rewind()
 
     def _report_above(
         self, ids: list[int], report: Callable[[int, int], None], every: int
     ) -> None:
         """Append ids in pieces; what is saved at a frontier begins to count there."""
-        before = self.ids, self.finish, self.text.state()
+        before = self._count()
         history = self.timeline.ids
         if ids:
             self.restart()
+            self.rewind()
         try:
             self.timeline.append_in_pieces(ids, report, every)
         except BaseException:
+            self._count_on(before)
             self.pending = history[self.timeline.position :]
-            self.ids, self.finish, text = before
-            self.text.load(text)
             raise
+
+    def _count(self) -> _Count:
+        """Return what a prompt ends: where the generation above the last one is."""
+        return self.pending, self.ids, self.path, self.finish, self.text.state()
+
+    def _count_on(self, count: _Count) -> None:
+        """Let a generation go on that `restart` and `rewind` had ended."""
+        self.rewind()
+        self.pending, self.ids, self.path, self.finish, text = count
+        self.text.load(text)
+        if self.constraint is not None:
+            for token in self.path:
+                self.constraint.accept(token)
 
     def sync(
         self, prompt: list[int], report: Callable[[int, int], None] | None, every: int
     ) -> int:
-        """Make the timeline a prompt, and begin to count above it."""
+        """Make the timeline a prompt, and begin above it."""
         timeline = self.timeline
+        timeline.check_room(len(prompt))
         name = timeline.generation, timeline.position
-        before = self.pending, self.ids, self.finish, self.text.state()
+        before = self._count()
         self.restart()
+        self.rewind()
         try:
             return timeline.sync(prompt, report, every)
         except BaseException:
             if name == (timeline.generation, timeline.position):  # nothing has changed
-                self.pending, self.ids, self.finish, text = before
-                self.text.load(text)
+                self._count_on(before)
             raise
 
     def cut(self, n: int) -> int:
@@ -303,8 +322,13 @@ class Generation:
             failure = error
         self.taken = []
         if draft:
-            self.timeline.commit(first + 1 + new.accepted)
-            self.pending = []
+            try:
+                self.timeline.commit(first + 1 + new.accepted)
+                self.pending, new.held = [], new.accepted
+            except BackendError:
+                pass  # it is empty now, by its contract: the next call fills it again
+            except BaseException as error:
+                failure = failure or error
             comparable = seconds if waiting == 1 else None
             self.gate.note(len(draft), new.accepted, comparable)
         elif self.drafter is not None and waiting == 1:  # a row at hand took no pass
@@ -412,7 +436,7 @@ class Generation:
 
     def _emit(self, new: _Taken) -> Step:
         bound = self.constraint is not None
-        self.pending += new.ids[new.accepted :]
+        self.pending += new.ids[new.held :]
         self.ids += new.ids
         self._generated += len(new.ids)
         self._forced += new.forced
@@ -443,6 +467,8 @@ class Generation:
         if self.constraint is None or not self._narrow:
             return self.row()
         self._decode([])
+        if not self.timeline.has_row:
+            return self.row()
         allowed = self.constraint.allowed()
         return self.timeline.narrow_row(allowed, self.vocab.n_vocab)
 
@@ -452,10 +478,8 @@ class Generation:
         """Return ids to try behind those that wait: what the constraint permits."""
         if self.drafter is None or not self.pending:
             return []
-        n = self.gate.length()
-        n = min(n, self.timeline.sequence.max_rows - len(self.pending))
-        if room is not None:
-            n = min(n, room - 1)
+        most = self.timeline.sequence.max_rows - len(self.pending)
+        n = self.gate.length(most if room is None else min(most, room - 1))
         if n < 1:
             return []
         proposed = ids_of(self.drafter.propose(self.history, n), self.vocab.n_vocab)
@@ -491,7 +515,9 @@ class Generation:
 class _Taken:
     """What a step took so far."""
 
-    __slots__ = ("accepted", "drafted", "forced", "ids", "logprob", "room", "text")
+    __slots__ = (
+        "accepted", "drafted", "forced", "held", "ids", "logprob", "room", "text",
+    )  # fmt: skip
 
     def __init__(self, room: int | None) -> None:
         self.room = room
@@ -499,6 +525,7 @@ class _Taken:
         self.text = ""
         self.logprob: float | None = None
         self.forced = self.drafted = self.accepted = 0
+        self.held = 0  # how many of the ids the runtime has
 
 
 def _picked(token: object, allowed: NDArray[np.int32]) -> int:

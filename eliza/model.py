@@ -89,6 +89,7 @@ class Model:
         self._priors: dict[Any, Prior] = {}
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._past: list[Counters] = []  # of sessions that were closed or dropped
+        self._counting = threading.Lock()
 
     @property
     def vocab(self) -> Vocab:
@@ -344,23 +345,31 @@ class Model:
         stop = tuple(TextStream(stop).stop)
         with self._lock:
             self._check()
-            drafter = make_drafter(
-                draft,
-                self.vocab,
-                can_truncate=self.capabilities.truncate,
-                draft_max=draft_max,
-            )
-            return self._new_session(
-                sampler,
-                max_tokens=max_tokens,
-                stop=stop,
-                drafter=drafter,
-                draft_max=draft_max,
-            )
+        # Without our lock: a draft model has one of its own, and may draft by us.
+        drafter = make_drafter(
+            draft,
+            self.vocab,
+            can_truncate=self.capabilities.truncate,
+            draft_max=draft_max,
+        )
+        try:
+            with self._lock:
+                self._check()
+                return self._new_session(
+                    sampler,
+                    max_tokens=max_tokens,
+                    stop=stop,
+                    drafter=drafter,
+                    draft_max=draft_max,
+                )
+        except BaseException:
+            if isinstance(drafter, DraftModel):
+                drafter.close()
+            raise
 
     def _new_session(self, sampler: Sampler | None = None, **options: Any) -> Session:
         generation = Generation(
-            Timeline(self.backend.open(), self.capabilities),
+            Timeline(self.backend.open(), self.capabilities, self.backend.n_ctx),
             self.vocab,
             sampler or Sampler(self.vocab.n_vocab),
             **options,
@@ -384,7 +393,7 @@ class Model:
         """Return a drafter of this model for one with another vocabulary object."""
         with self._lock:
             self._check()
-            return DraftModel(self.backend, self._lock, vocab)
+            return DraftModel(self.backend, self._lock, vocab, self._past.append)
 
     def _identity(self, choices: str) -> Identity:
         from eliza.state.slots import Identity
@@ -398,11 +407,16 @@ class Model:
 
     @property
     def counters(self) -> Counters:
-        """What all its sessions did, those that are closed and `choose` included."""
-        past = Counters()
-        while self._past:
-            past = past.plus(self._past.pop())
-        self._past.append(past)
+        """What all its sessions did, those that are closed and `choose` included.
+
+        What it drafted for another model's session is there once that is closed.
+        """
+        with self._counting:  # what is appended meanwhile stays behind
+            n = len(self._past)
+            past = Counters()
+            for counters in self._past[:n]:
+                past = past.plus(counters)
+            self._past[:n] = [past]
         for session in list(self._sessions):
             if not session.closed:
                 past = past.plus(session.counters)
@@ -458,6 +472,12 @@ class Model:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        kind = type(self.backend).__name__
+        if self._closed:
+            return f"<Model on {kind}, closed>"
+        return f"<Model {self.model_id!r} on {kind}: {self.vocab.n_vocab:,} ids>"
 
 
 class _AnyEvent(threading.Event):

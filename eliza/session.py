@@ -20,7 +20,7 @@ from eliza.step import Counters, Step
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from typing import Self
 
     import numpy as np
@@ -128,14 +128,16 @@ class Session:
 
     def sync(
         self,
-        prompt: list[int],
+        prompt: Iterable[int],
         on_frontier: Callable[[Frontier], object] | None = None,
     ) -> int:
         """Make the timeline equal to a prompt, keeping what it shares with it.
 
+        Choices that were set bind again, from their beginning.
+
         Parameters
         ----------
-        prompt : list of int
+        prompt : iterable of int
             All ids; not empty.
         on_frontier : callable, optional
             As in `prefill`. If it raises, the timeline keeps what was decoded.
@@ -152,12 +154,16 @@ class Session:
         Cancelled, BackendError
             The session keeps what it holds of the prompt.
         """
-        if not len(prompt):
+        if type(prompt) is list and on_frontier is None:
+            ids = prompt  # the runtime checks those that are new
+        else:
+            ids = self.vocab.prompt_ids(prompt)
+        if not ids:
             raise InvalidArgument("empty prompt: a timeline needs at least one id")
         with self._lock:
             self._ready()
             report = None if on_frontier is None else self._reporter(on_frontier)
-            return self._generation.sync(prompt, report, FRONTIER)
+            return self._generation.sync(ids, report, FRONTIER)
 
     def prefill(
         self, prompt: Prompt, on_frontier: Callable[[Frontier], object] | None = None
@@ -166,6 +172,7 @@ class Session:
 
         What stands at the very start gets the begin-of-sequence id where the vocabulary
         wants one. Messages are written by the model's own template; see `ChatTemplate`.
+        Choices that were set bind again, from their beginning.
 
         Parameters
         ----------
@@ -203,11 +210,22 @@ class Session:
             raise InvalidType(f"on_frontier is {on_frontier!r}; give a function")
 
         def report(current: int, total: int) -> None:
+            passed = False
+
+            def save_slot(path: str | os.PathLike[str]) -> None:
+                if passed:
+                    raise InvalidArgument(
+                        "this frontier has passed: save_slot() of the session saves "
+                        "what it holds now"
+                    )
+                self._save_here(path)
+
             self._in_call = True
             try:
-                on_frontier(Frontier(current, total, self._save_here))
+                on_frontier(Frontier(current, total, save_slot))
             finally:
                 self._in_call = False
+                passed = True
             self._check()
 
         return report
@@ -500,8 +518,9 @@ class Session:
             self._closed = True
             self.timeline.sequence.close()
             self._host.on_close(self.counters)
-        if self._generation.drafter is not None:  # it has a lock of its own
-            self._generation.drafter.close()
+        drafter = self._generation.drafter
+        if isinstance(drafter, DraftModel):  # ours; it has a lock of its own
+            drafter.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

@@ -12,7 +12,15 @@ import operator
 from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eliza.errors import InvalidArgument, InvalidType, NotSupported, OffPathError
+from eliza.errors import (
+    Closed,
+    InvalidArgument,
+    InvalidType,
+    NotSupported,
+    OffPathError,
+)
+from eliza.logs import get_logger
+from eliza.step import Counters
 from eliza.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DraftModel", "Drafter", "Gate", "PromptLookup", "make_drafter"]
 
+logger = get_logger("eliza.speculation")
+
 
 class Drafter(Protocol):
     """Guesses what comes next."""
@@ -33,10 +43,8 @@ class Drafter(Protocol):
         """Return at most n ids that may follow the history; none if it has no idea.
 
         The ids are only guesses: what is returned changes the cost, not the outcome.
+        Several sessions may share a drafter; it stays whoever's it is.
         """
-
-    def close(self) -> None:
-        """Free what it holds. May be called twice."""
 
 
 class PromptLookup:
@@ -78,9 +86,6 @@ class PromptLookup:
                 return [ids[begin + i % period] for i in range(n)]
         return []
 
-    def close(self) -> None:
-        """Do nothing: it holds nothing."""
-
 
 class DraftModel:
     """Proposes what a smaller model of the same vocabulary would write, greedily.
@@ -93,6 +98,8 @@ class DraftModel:
         Held while it computes.
     vocab : Vocab
         Of the model that it drafts for.
+    on_close : callable, optional
+        Called with its counters, once.
 
     Raises
     ------
@@ -100,13 +107,23 @@ class DraftModel:
         The vocabularies differ: ids would mean other texts. The message says where.
     """
 
-    def __init__(self, backend: Backend, lock: ModelLock, vocab: Vocab) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        lock: ModelLock,
+        vocab: Vocab,
+        on_close: Callable[[Counters], None] | None = None,
+    ) -> None:
         _check_same(vocab, backend.vocab)
         self._lock = lock
         self._n_vocab = vocab.n_vocab
         with lock:
-            self._timeline = Timeline(backend.open(), backend.capabilities)
+            self._timeline = Timeline(
+                backend.open(), backend.capabilities, backend.n_ctx
+            )
         self._room = backend.n_ctx
+        self._on_close = on_close
+        self._lost = False  # its model was closed
 
     @property
     def on_piece(self) -> Callable[[], None] | None:
@@ -121,10 +138,11 @@ class DraftModel:
         """Return the n ids of its greedy continuation, fewer at the context's end.
 
         None while another thread computes with the smaller model. To wait would gain
-        nothing, and two models that draft for each other would wait for ever.
+        nothing, and two models that draft for each other would wait for ever. None
+        either once the smaller model is closed: what it drafted for goes on without.
         """
         n = min(n, self._room - len(history))
-        if n < 1 or not len(history) or not self._lock.take_if_free():
+        if self._lost or n < 1 or not len(history) or not self._lock.take_if_free():
             return []
         ids: list[int] = []
         try:
@@ -140,6 +158,10 @@ class DraftModel:
                 if len(ids) == n:
                     return ids
                 timeline.append([token])
+        except Closed:
+            self._lost = True
+            logger.warning("the draft model was closed: nothing is drafted any more")
+            return []
         finally:
             self._lock.free()
 
@@ -148,6 +170,9 @@ class DraftModel:
         if not self._lock.foreign:
             with self._lock:
                 self._timeline.sequence.close()
+                tell, self._on_close = self._on_close, None
+            if tell is not None:
+                tell(Counters(self._timeline.passes, self._timeline.positions))
 
 
 def _check_same(target: Vocab, draft: Vocab) -> None:
@@ -256,11 +281,14 @@ class Gate:
         """Return what n drafted ids add to a pass, in plain passes."""
         return self._factor * (self._FIRST + self._EACH * n)
 
-    def length(self) -> int:
-        """Return how many ids to draft now, perhaps none."""
+    def length(self, room: int) -> int:
+        """Return how many ids to draft now, perhaps none, at most `room`."""
         p = self.chance
+        most = min(self.most, room)
+        if most < 1:
+            return 0
         best, n_best, yielded, term = 1.0, 0, 1.0, 1.0
-        for n in range(1, self.most + 1):
+        for n in range(1, most + 1):
             term *= p
             yielded += term
             speed = yielded / (1 + self.cost(n))

@@ -34,6 +34,8 @@ class Timeline:
         Owned by the timeline.
     capabilities : Capabilities
         Of its backend.
+    n_ctx : int, optional
+        How many ids its context takes at most.
 
     Attributes
     ----------
@@ -47,12 +49,18 @@ class Timeline:
         Called with the number of ids after each batch.
     """
 
-    def __init__(self, sequence: Sequence, capabilities: Capabilities) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        capabilities: Capabilities,
+        n_ctx: int | None = None,
+    ) -> None:
         self.sequence = sequence
         self.capabilities = capabilities
         self.passes = 0
         self.positions = 0
         self.on_pass: Callable[[int], None] | None = None
+        self._n_ctx = n_ctx
         self._ledger = Ledger()
         self._has_row = False
         self._row_at = 0
@@ -75,6 +83,18 @@ class Timeline:
     def position(self) -> int:
         """How many ids there are."""
         return self._ledger.position
+
+    def check_room(self, n: int) -> None:
+        """Raise ContextOverflow if n ids are more than the context takes at all.
+
+        Asked before anything is dropped or computed. Whether they fit beside other
+        sequences, only the runtime knows.
+        """
+        if self._n_ctx is not None and n > self._n_ctx:
+            raise ContextOverflow(
+                f"{n} ids do not fit into a context of {self._n_ctx}; n_ctx= of load() "
+                "sets how many do"
+            )
 
     @property
     def generation(self) -> int:
@@ -155,8 +175,13 @@ class Timeline:
 
     def append(self, ids: list[int]) -> None:
         """Decode ids; nothing changes if that fails."""
-        self._has_row = False  # a decode that fails may have computed a piece
-        self.sequence.decode(ids)
+        self.check_room(self.position + len(ids))
+        had_row, self._has_row = self._has_row, False  # it may compute a piece and fail
+        try:
+            self.sequence.decode(ids)
+        except InvalidArgument:  # nothing was computed, by its contract
+            self._has_row = had_row
+            raise
         self._ledger.extend(ids)
         self.count(len(ids))
         self._has_row = True
@@ -189,8 +214,9 @@ class Timeline:
         if not 1 <= keep <= len(trial):
             raise InvalidArgument(f"keep is {keep}; it lies in [1, {len(trial)}]")
         if keep < len(trial):
-            self._kept_row = self.sequence.logits(keep - 1)
+            row = self.sequence.logits(keep - 1)
             self.sequence.truncate(self.position + keep)
+            self._kept_row = row
         else:
             self._has_row = True
             self._row_at = keep - 1

@@ -107,6 +107,12 @@ class PlainSession:
         if ids:
             self.history += ids
             self.restart()
+            self.path = ()
+
+    def sync(self, ids: Sequence[int]) -> None:
+        self.history = list(ids)
+        self.restart()
+        self.path = ()
 
     def keep(self, n: int) -> None:
         del self.history[n:]

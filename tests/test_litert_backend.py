@@ -172,7 +172,7 @@ def test_bad_options(path):
             LitertBackend(path, **{name: value})
     with pytest.raises(InvalidType):
         LitertBackend(path, n_ctx=1.5)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidType, match=r"no option 'n_gpu_layers'.*in_place"):
         eliza.load(path, backend_options={"n_gpu_layers": 3})
 
 

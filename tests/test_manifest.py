@@ -79,6 +79,31 @@ def test_files_of_the_text_model_are_checked_when_it_is_opened(tmp_path):
         eliza.load(tmp_path)
 
 
+def test_other_runtimes_check_the_text_model_too(tmp_path):
+    bundle = make(tmp_path, "text/a.litertlm", content=b"LITERTLM")
+    listed = {"path": "text/a.litertlm", "sizeBytes": 4}
+    state(tmp_path, {"id": "m", "files": {"text": [listed]}})
+    with pytest.raises(BundleError, match="has 8 bytes; the manifest says 4"):
+        bundle.only("litertlm", "tflite")
+    state(tmp_path, {"id": "m", "files": {"text": [{**listed, "sizeBytes": 8}]}})
+    assert bundle.only("litertlm").name == "a.litertlm"
+    make(tmp_path, "text/b.litertlm", content=b"LITERTLM")
+    assert bundle.only("litertlm").name == "a.litertlm"  # the one that is listed
+    state(tmp_path, {"id": "m", "files": {"voice": [listed]}})
+    with pytest.raises(BundleError, match=r"2 times.*a\.litertlm, b\.litertlm"):
+        bundle.only("litertlm")
+
+
+@pytest.mark.parametrize("name", ["voice_cache", "v" * 70])
+def test_a_file_may_be_in_two_lists_but_not_twice_in_one(tmp_path, name):
+    bundle = make(tmp_path, "text/a.gguf")
+    state(tmp_path, {"id": "m", "files": {name: [{"path": "x"}], "v": [{"path": "x"}]}})
+    assert set(bundle.manifest().files) == {name, "v"}
+    state(tmp_path, {"id": "m", "files": {name: [{"path": "x"}, {"path": "x"}]}})
+    with pytest.raises(BundleError, match=r"'x' is at files\.v.*\[0\] already"):
+        bundle.manifest()
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [

@@ -18,7 +18,7 @@ import eliza.backends
 from eliza.convert import mlx_folder
 from eliza.convert.mlx_folder import write_mlx
 from eliza.convert.source import GgufSource
-from eliza.errors import BundleError, InvalidArgument, NotSupported
+from eliza.errors import BundleError, InvalidArgument, InvalidType, NotSupported
 from eliza.files.bundle import Bundle
 from tiny import tiny_gguf
 
@@ -209,7 +209,7 @@ def test_options(folder, caplog):
     for options in ({"n_ctx": 0}, {"n_batch": -1}):
         with pytest.raises(InvalidArgument, match="lies in"):
             eliza.load(folder, backend_options=options)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidType, match=r"no option 'flash_attn'.*n_batch"):
         eliza.load(folder, backend_options={"flash_attn": True})
     with eliza.load(folder, n_ctx=10_000):
         assert "trained with 8192" in caplog.text

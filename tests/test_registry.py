@@ -42,6 +42,19 @@ def test_aliases():
         assert registry.get(name).name == found
 
 
+def test_an_alias_does_not_take_the_name_of_a_built_in():
+    stranger = Fake("stranger", aliases=("llama.cpp", "LITERT-LM", "odd"))
+    registry = Registry(eliza.backends.builtins, None)
+    assert registry.register(stranger)
+    registry.register_builtins()
+    assert registry.get("llama.cpp").name == "llama.cpp"
+    assert registry.get("litert-lm").name == "litert-lm"
+    assert registry.get("odd") is stranger
+    assert sorted(registry.names) == sorted(
+        ["stranger", *(factory.name for factory in eliza.backends.builtins())]
+    )
+
+
 def without(member):
     kept = {k: v for k, v in vars(Fake).items() if k not in (member, "__init__")}
     factory = type("Part", (), kept)()

@@ -33,7 +33,7 @@ PIECES = [b"", b"", b"", b"", *(f"<{i}>".encode() for i in range(4, V))]
 @pytest.fixture
 def eager(monkeypatch):
     """Draft as much as may be, whether or not it pays."""
-    monkeypatch.setattr(Gate, "length", lambda gate: gate.most)
+    monkeypatch.setattr(Gate, "length", lambda gate, room: min(gate.most, room))
 
 
 def trie_of(*leaves, n_vocab=V):

@@ -698,7 +698,7 @@ def kill_while_saving(folder, times):
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX")
 def test_fc092_killed_while_saving(tmp_path):
-    kill_while_saving(tmp_path, 10)
+    kill_while_saving(tmp_path, 20)
 
 
 @pytest.mark.long

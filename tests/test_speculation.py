@@ -5,6 +5,7 @@ the random state and what is counted must agree as well.
 """
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ SETS = {"c0": (10, 11, 12), "c1": (10, 20)}
 @pytest.fixture
 def eager(monkeypatch):
     """Draft as much as may be, whether or not it pays."""
-    monkeypatch.setattr(Gate, "length", lambda gate: gate.most)
+    monkeypatch.setattr(Gate, "length", lambda gate, room: min(gate.most, room))
 
 
 class Told:
@@ -471,12 +472,52 @@ def test_counters_add_up(eager):
     assert model.counters == counters
 
 
-def test_a_closed_session_closes_its_drafter():
-    drafter = Told(upwards)
-    session = model_of(counting).open(draft=drafter)
-    session.close()
-    session.close()
-    assert drafter.closed == 1
+def test_a_drafter_is_whoever_made_it():
+    """Sessions may share one; it needs nothing but `propose`."""
+
+    class Shared:
+        def propose(self, history, n):
+            return upwards(history, n)
+
+    shared = Shared()
+    model = model_of(counting)
+    for drafter in (shared, shared, Told(upwards)):
+        with model.open(draft=drafter, max_tokens=5) as session:
+            session.prefill(PROMPT)
+            list(session)
+    assert drafter.closed == 0
+
+
+def test_what_a_draft_model_computed_counts_as_its_own(eager):
+    small, large = model_of(counting), model_of(counting)
+    with large.open(draft=small, max_tokens=12) as session:
+        session.prefill(PROMPT)
+        list(session)
+        assert session.counters.accepted
+        assert small.counters.passes == 0
+    assert small.counters.passes > 0
+    assert small.counters.positions >= small.counters.passes
+    assert small.counters.generated == 0
+    assert large.counters == session.counters
+
+
+def test_a_draft_model_that_was_closed_drafts_no_more(eager, caplog):
+    small, large = model_of(counting), model_of(counting)
+    session = large.open(draft=small, max_tokens=12)
+    session.prefill(PROMPT)
+    session.next()
+    small.close()
+    list(session)
+    assert session.ids == tuple(range(7, 19))
+    assert caplog.text.count("draft model was closed") == 1
+
+
+def test_a_huge_draft_max_costs_nothing():
+    gate = Gate(10**9)
+    start = time.perf_counter()
+    assert 0 <= gate.length(64) <= 64
+    assert gate.length(0) == 0
+    assert time.perf_counter() - start < 1
 
 
 # -- prompt lookup -------------------------------------------------------------------
@@ -512,7 +553,7 @@ def drafting(gate, rounds, chance, cost, rng):
     """Run a gate on text that it guesses so well; return the ids drafted per round."""
     out = []
     for _ in range(rounds):
-        n = gate.length()
+        n = gate.length(gate.most)
         assert 0 <= n <= gate.most
         if n:
             hits = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eliza import _dispatch
 from eliza._dispatch import Registry, Selection
+from eliza.errors import InvalidType
 
 if TYPE_CHECKING:
     import os
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from eliza.files.bundle import Bundle
 
 __all__ = ["LLAMA", "REGISTRY", "Registry", "Selection", "builtins", "select"]
+
+
+def _check_options(backend: str, made_by: Any, options: dict[str, Any]) -> None:
+    """Refuse options that a backend does not have; say which it has."""
+    known = made_by.__kwdefaults__
+    for name in options:
+        if name not in known:
+            raise InvalidType(
+                f"{backend} has no option {name!r}; it has {', '.join(known)}"
+            )
 
 
 class _LlamaFactory:
@@ -44,7 +55,10 @@ class _LlamaFactory:
         from eliza.backends.llama_cpp import LlamaBackend
 
         if bundle.live is not None:
+            options.pop("progress", None)  # it is loaded already
+            _check_options(self.name, LlamaBackend.from_llama, options)
             return LlamaBackend.from_llama(bundle.live, **options)
+        _check_options(self.name, LlamaBackend.__init__, options)
         return LlamaBackend(bundle.gguf(options.get("n_ctx")), **options)
 
 
@@ -68,6 +82,7 @@ class _LitertFactory:
     def open(self, bundle: Bundle, **options: Any) -> Backend:
         from eliza.backends.litert import LitertBackend
 
+        _check_options(self.name, LitertBackend.__init__, options)
         return LitertBackend(bundle.only("litertlm", "tflite"), **options)
 
 
@@ -98,6 +113,7 @@ class _MlxFactory:
     def open(self, bundle: Bundle, **options: Any) -> Backend:
         from eliza.backends.mlx import MlxBackend
 
+        _check_options(self.name, MlxBackend.__init__, options)
         return MlxBackend(bundle.only("mlx"), **options)
 
 

@@ -195,13 +195,25 @@ class Bundle:
     def only(self, *kinds: str) -> Path:
         """Return the one artefact of some kinds; of the first kind that is there.
 
+        Where there are more of a kind, those are meant that the manifest lists under
+        `files.text`.
+
         Raises
         ------
         BundleError
-            There is none, or more than one.
+            There is none, or more than one; or a file of the text model is not as the
+            manifest says.
         """
+        manifest = self.manifest()
+        listed = set()
+        if manifest is not None and self.path is not None:
+            from eliza.files.manifest import resolve
+
+            text = manifest.files.get("text", ())
+            listed = {resolve(self.path, file) for file in text}
         for kind in kinds:
             found = [a.path for a in self.artefacts() if a.kind == kind]
+            found = [path for path in found if path in listed] or found
             if len(found) == 1:
                 return found[0]
             if found:

@@ -179,13 +179,13 @@ def _check(manifest: Manifest) -> None:
             )
     if not manifest.id:
         raise InvalidArgument("id: it is empty; give the model's")
-    seen: dict[str, tuple[str, ManifestFile]] = {}
+    seen: dict[str, tuple[str, str, ManifestFile]] = {}
     for kind, files in manifest.files.items():
         for i, file in enumerate(files):
             where = f"files.{kind[:60]}[{i}]"
             _check_file(file, where)
-            first, same = seen.setdefault(file.path, (where, file))
-            if same is not file and (same != file or first.startswith(f"files.{kind}")):
+            of, first, same = seen.setdefault(file.path, (kind, where, file))
+            if same is not file and (same != file or of == kind):
                 raise InvalidArgument(
                     f"{where}.path: {shorten(file.path)} is at {first} already"
                 )

@@ -10,6 +10,7 @@ size of the file at any time.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,8 @@ def read_slot(path: str | os.PathLike[str]) -> Slot:
         There is no such file, or it cannot be read.
     """
     name = os.fspath(path)
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would never end
+        raise BundleError(f"{name} is no ordinary file")
     with open(path, "rb") as file:
         fixed = file.read(_FIXED.size)
         size = os.fstat(file.fileno()).st_size
