@@ -226,3 +226,14 @@ def test_the_list_can_be_cut_short():
         running.stdout.close()  # as `head` does
         assert running.stderr.read() == b""
         assert running.wait() == 0
+
+
+def test_command_with_a_runtime_by_name_and_a_real_file(tmp_path, capsys):
+    pytest.importorskip("llama_cpp")
+    tiny_gguf(tmp_path / "tiny.gguf")
+    options = ["--option", "kv_type=f32", "--option", "n_ctx=256", "--only", "rows"]
+    assert main(["llama.cpp", str(tmp_path / "tiny.gguf"), *options]) == 0
+    out = capsys.readouterr().out
+    assert "llama.cpp" in out
+    assert "rows.form" in out
+    assert "0 failed" in out

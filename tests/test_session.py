@@ -400,3 +400,22 @@ def test_a_failed_decode_changes_nothing():
         cursor.name
         == one_by_one(logits, Reference({"c0": [10, 11], "c1": [10, 12]}), PROMPT)[0]
     )
+
+
+# -- free text -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "filters", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str
+)
+def test_each_filter_binds_free_text(filters):
+    """At its narrowest, a filter leaves the likeliest id alone."""
+    greedy = session_over(hashed(5, 64), max_tokens=30)
+    run_on(greedy)
+    hot = {"temperature": 5.0, "seed": 1, "max_tokens": 30}
+    drawn = session_over(hashed(5, 64), **hot)
+    run_on(drawn)
+    assert drawn.ids != greedy.ids
+    filtered = session_over(hashed(5, 64), **hot, **filters)
+    run_on(filtered)
+    assert filtered.ids == greedy.ids

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+from eliza._trie import Trie
 from eliza.conformance.rules import rule
 from eliza.conformance.subject import require
 from eliza.errors import Closed
@@ -102,6 +104,7 @@ def session(s: Subject) -> None:
     session, other = s.session(), s.session()
     session.prefill(s.ids(5))
     other.prefill(s.ids(4, 1))
+    trie = Trie.from_tokens({"one": s.ids(2)}, n_vocab=s.backend.vocab.n_vocab)
     session.close()
     session.close()
     found: dict[str, Callable[[], Any]] = {
@@ -111,8 +114,13 @@ def session(s: Subject) -> None:
         "row": session.row,
         "reset": session.reset,
         "reset_keep": lambda: session.reset_keep(1),
+        "set_token_trie": lambda: session.set_token_trie(trie),
         "clear_token_trie": session.clear_token_trie,
+        "set_constraint": lambda: session.set_constraint(trie.cursor()),
+        "clear_constraint": session.clear_constraint,
         "save_slot": lambda: session.save_slot(s.folder() / "slot"),
+        "restore_slot": lambda: session.restore_slot(s.folder() / "slot"),
+        "a step of stream": lambda: asyncio.run(anext(session.stream())),  # type: ignore[arg-type]
     }
     for name, call in found.items():
         with s.refused(Closed, f"{name} of a closed session"):
