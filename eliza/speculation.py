@@ -9,9 +9,9 @@ ones too: each takes the same number from the generator at the same place.
 from __future__ import annotations
 
 import operator
-from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
+from eliza._lookup import find_match
 from eliza.errors import (
     Closed,
     InvalidArgument,
@@ -19,7 +19,6 @@ from eliza.errors import (
     NotSupported,
     OffPathError,
 )
-from eliza.logs import get_logger
 from eliza.step import Counters
 from eliza.timeline import Timeline
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from eliza.vocab import Vocab
 
 __all__ = ["DraftModel", "Drafter", "Gate", "PromptLookup", "make_drafter"]
-
-logger = get_logger("eliza.speculation")
 
 
 class Drafter(Protocol):
@@ -66,25 +63,16 @@ class PromptLookup:
                 f"shortest is {shortest} and longest {longest}: "
                 "1 <= shortest <= longest holds"
             )
-        self._lengths = range(longest, shortest - 1, -1)
+        self._longest, self._shortest = longest, shortest
 
     def propose(self, history: Sequence[int], n: int) -> list[int]:
         """Return what followed; a repetition that reaches the end goes on in turn."""
-        ids = array("i", history)
-        size = ids.itemsize
-        data = ids.tobytes()
-        for length in self._lengths:
-            if length >= len(ids):
-                continue
-            wanted = data[-length * size :]
-            at = data.rfind(wanted, 0, len(data) - 1)
-            while at >= 0 and at % size:
-                at = data.rfind(wanted, 0, at + len(wanted) - 1)
-            if at >= 0:
-                begin = at // size + length
-                period = len(ids) - begin
-                return [ids[begin + i % period] for i in range(n)]
-        return []
+        ids = history if type(history) is list else list(history)
+        begin = find_match(ids, self._longest, self._shortest)
+        if begin < 0:
+            return []
+        period = len(ids) - begin
+        return [ids[begin + i % period] for i in range(n)]
 
 
 class DraftModel:
@@ -160,7 +148,11 @@ class DraftModel:
                 timeline.append([token])
         except Closed:
             self._lost = True
-            logger.warning("the draft model was closed: nothing is drafted any more")
+            from eliza.logs import get_logger  # few ever log anything
+
+            get_logger("eliza.speculation").warning(
+                "the draft model was closed: nothing is drafted any more"
+            )
             return []
         finally:
             self._lock.free()

@@ -1,0 +1,3 @@
+__all__ = ["find_match"]
+
+def find_match(history: list[int], longest: int, shortest: int) -> int: ...
