@@ -65,8 +65,8 @@ def plan_sync(
     return SyncPlan(keep, rewind=keep < len(live))
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many ids two lists share at their start.
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
+    """Return how many ids two lists, or characters two texts, share at their start.
 
     Slices are compared, not single ids: a long prompt costs microseconds.
     """

@@ -385,3 +385,60 @@ def test_any_text_as_in_the_whole_text(vocab, prompt, long, choices, suffix):
             vocab.place(prompt, choices, suffix)
     else:
         check(vocab, prompt, choices, suffix)
+
+
+# Prompts that begin as the last one did
+
+
+def bits_of_prompts(specials):
+    """Return pieces of prompts that bring borders, and what could upset them."""
+    texts = sorted(specials.values(), key=len)
+    cut = [text[:n] for text in texts[:40] for n in (1, len(text) // 2) if text[:n]]
+    ends = [text[-n:] for text in texts[:40] for n in (1, 2)]
+    plain = [" ", "  ", "\n", "\n\n", "user", "Hello, world", " x", "\u00e9\U0001f408"]
+    return st.one_of(
+        st.sampled_from(texts), st.sampled_from(plain), st.sampled_from(cut + ends)
+    )
+
+
+@pytest.mark.usefixtures("all_prompts")
+def test_a_prompt_has_the_ids_that_it_has_by_itself(vocab, specials):
+    @settings(
+        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @given(st.data())
+    def check_all(data):
+        bits = bits_of_prompts(specials)
+        parts = data.draw(st.lists(bits, max_size=12))
+        for _ in range(4):
+            text = "".join(parts)
+            assert vocab.encode(text, special=True) == vocab._raw(text, True), text
+            keep = data.draw(st.integers(0, len(parts)))
+            parts = parts[:keep] + data.draw(st.lists(bits, max_size=6))
+
+    check_all()
+
+
+@pytest.fixture
+def all_prompts(monkeypatch):
+    """Let the shortest prompts begin as the last one did."""
+    monkeypatch.setattr("eliza.backends.llama_prompts.SHORTEST", 0)
+
+
+def test_a_long_conversation_is_not_encoded_again(vocab, mark, monkeypatch):
+    text = f"{mark}user\n{'One two three. ' * 100}" * 3
+    vocab.encode(text, special=True)
+    longer = f"{text}{mark}assistant\nYes.{mark}user\nAnd now?"
+    vocab.encode(longer, special=True)  # from here on, borders are known
+    seen = []
+    plain = vocab._raw
+    monkeypatch.setattr(
+        type(vocab), "_raw", lambda self, text, special: seen.append(text) or plain(
+            text, special
+        ),
+    )  # fmt: skip
+    more = f"{longer}{mark}assistant\nNo."
+    ids = vocab.encode(more, special=True)
+    if vocab._prompts._borders.text(vocab.encode(mark, special=True)[0]):
+        assert sum(map(len, seen)) < 100
+    assert ids == plain(more, True)
