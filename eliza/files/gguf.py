@@ -6,20 +6,18 @@ anything is read, so that a damaged or hostile file ends in a `BundleError`.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eliza.errors import BundleError, Closed, shown
+from eliza.files.opened import OpenedFile
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from numpy.typing import NDArray
 
 __all__ = ["GgufFile", "GgufTensor"]
@@ -106,7 +104,7 @@ class GgufTensor:
     row_bytes: int
 
 
-class GgufFile:
+class GgufFile(OpenedFile):
     """A GGUF file that is open for reading; a context manager.
 
     Parameters
@@ -129,35 +127,6 @@ class GgufFile:
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        try:
-            self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise BundleError(f"{self.path} cannot be read: {reason}") from error
-        try:
-            self._size = os.fstat(self._file.fileno()).st_size
-            self._read_header()
-        except OSError as error:
-            self.close()
-            raise BundleError(f"{self.path} cannot be read: {error.strerror}") from None
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file. May be called twice."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        """Return the file itself."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close it."""
-        self.close()
 
     def read(
         self, tensor: GgufTensor, start: int = 0, stop: int | None = None

@@ -8,7 +8,6 @@ the sections. Each begins at a multiple of 16 KiB.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import struct
 import zlib
@@ -16,16 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 from eliza._atomic import atomic_file
 from eliza.errors import BundleError, Closed, NotSupported, shown
 from eliza.files import protobuf
 from eliza.files.caching import cache_folder
+from eliza.files.opened import OpenedFile
 from eliza.files.tables import Malformed, TableView
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = ["BLOCK", "HEADER_AT", "MAGIC", "PREFILL_DECODE", "VERSION"]
 __all__ += ["LitertlmFile", "LlmMetadata", "Section", "SectionKind"]
@@ -110,7 +106,7 @@ class LlmMetadata:
     template: str | None = None
 
 
-class LitertlmFile:
+class LitertlmFile(OpenedFile):
     """A `.litertlm` file that is open for reading; a context manager.
 
     Parameters
@@ -129,35 +125,6 @@ class LitertlmFile:
     NotSupported
         It has a version that is not known here.
     """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        try:
-            self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise BundleError(f"{self.path} cannot be read: {reason}") from error
-        try:
-            self._size = os.fstat(self._file.fileno()).st_size
-            self._read_header()
-        except OSError as error:
-            self.close()
-            raise BundleError(f"{self.path} cannot be read: {error.strerror}") from None
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file. May be called twice."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        """Return the file itself."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close it."""
-        self.close()
 
     def _read_header(self) -> None:
         start = self._file.read(HEADER_AT)
