@@ -442,3 +442,14 @@ def test_a_long_conversation_is_not_encoded_again(vocab, mark, monkeypatch):
     if vocab._prompts._borders.text(vocab.encode(mark, special=True)[0]):
         assert sum(map(len, seen)) < 100
     assert ids == plain(more, True)
+
+
+def test_what_llama_cpp_says_of_each_id(vocab, llama_cpp):
+    """Asked in C, all at once, it is what each call of the library says."""
+    pointer, ids = vocab._pointer, range(vocab.n_vocab)
+    assert vocab._attributes().tolist() == [
+        llama_cpp.llama_vocab_get_attr(pointer, i) for i in ids
+    ]
+    assert list(vocab.eog) == [
+        i for i in ids if llama_cpp.llama_vocab_is_eog(pointer, i)
+    ]
