@@ -7,11 +7,9 @@ sequence. That the logits and answers are those of the other runtimes is in
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import threading
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,36 +20,30 @@ from eliza.backends.base import TreeRoom
 from eliza.errors import (
     BackendError,
     Cancelled,
-    Closed,
     ContextOverflow,
     InvalidArgument,
     InvalidType,
-    NotSupported,
 )
-from tiny import tiny_gguf
 
 mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
 if importlib.util.find_spec("mlx_lm") is None:
     pytest.skip("mlx-lm is not installed", allow_module_level=True)
 
 from eliza.backends.mlx import MlxBackend  # noqa: E402
-from eliza.backends.mlx_load import model_module  # noqa: E402
 from eliza.backends.mlx_tree import runs_of  # noqa: E402
 from eliza.convert.mlx_folder import write_mlx  # noqa: E402
 from eliza.convert.source import GgufSource  # noqa: E402
 from eliza.tokenizers import read_vocab  # noqa: E402
-
-TOLERANCE = 1e-4
-N_VOCAB = 372
-RNG = np.random.default_rng(7)
-
-
-def converted(folder: Path, kind="bpe", type="f32") -> Path:
-    path = tiny_gguf(folder / f"{kind}.gguf", kind=kind)
-    out = folder / f"{kind}-{type}"
-    with GgufSource(path) as source:
-        write_mlx(source, out, type)
-    return out
+from mlx_models import (  # noqa: E402
+    N_VOCAB,
+    converted,
+    make_chunked,
+    make_mamba,
+    make_model,
+    make_windowed,
+    near,
+    some_ids,
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +80,6 @@ def sequence(backend):
     sequence.close()
 
 
-def some_ids(n):
-    return RNG.integers(3, N_VOCAB, n).tolist()
-
-
-def near(a, b):
-    np.testing.assert_allclose(a, b, atol=TOLERANCE)
-
-
 # -- sequences -------------------------------------------------------------------------
 
 
@@ -127,11 +111,23 @@ def test_rows_of_many(sequence, truth):
         sequence.logits_window(9)
 
 
-def test_float32_rows_are_not_copied(sequence):
-    sequence.decode(some_ids(3))
-    window = sequence.logits_window()
-    assert np.shares_memory(window, sequence.logits_window())
-    assert not np.shares_memory(sequence.logits(), window)
+def test_float32_rows_are_not_copied(backend, sequence, monkeypatch):
+    """A window is the memory that MLX computed the logits into."""
+    model, given = backend._shared.model, []
+    real = model.logits
+
+    def logits(states):
+        given.append(real(states))
+        return given[-1]
+
+    monkeypatch.setattr(model, "logits", logits)
+    sequence.decode_many(some_ids(3))
+    windows = [sequence.logits_window(i) for i in range(3)]
+    (array,) = given
+    assert array.dtype == mx.float32
+    for i, window in enumerate(windows):
+        assert np.shares_memory(window, np.asarray(array)[i])
+        assert not np.shares_memory(sequence.logits(i), window)
 
 
 def test_rows_outlive_a_neighbours_decode(backend, sequence, truth):
@@ -365,32 +361,6 @@ def test_a_session_goes_on_from_a_slot(folder, tmp_path):
             assert [i for step in session for i in step.ids] == expected
 
 
-def test_closing(folder):
-    backend = MlxBackend(folder)
-    sequence, other = backend.open(), backend.open()
-    sequence.decode([5])
-    sequence.close()
-    sequence.close()
-    with pytest.raises(Closed, match="open another"):
-        sequence.decode([5])
-    with pytest.raises(Closed):
-        sequence.logits()
-    backend.close()
-    backend.close()
-    for call in (backend.open, lambda: other.decode([5]), lambda: backend.vocab):
-        with pytest.raises(Closed, match="load the model again"):
-            call()
-    other.close()
-
-
-def test_another_process_is_told(backend, sequence, monkeypatch):  # FC-120
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(BackendError, match="another process"):
-        sequence.decode([5])
-    with pytest.raises(BackendError, match="another process"):
-        backend.open()
-
-
 def test_threads_have_sequences_of_their_own(backend, truth):  # FC-080
     faults = []
 
@@ -436,25 +406,6 @@ def test_other_types_are_near(tmp_path, backend, type):  # FC-027
         assert rows[0].argmax() == rows[1].argmax()
 
 
-def make_model(**change):
-    """Return a random Llama of mlx-lm."""
-    llama = model_module("llama")
-    args = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "intermediate_size": 128,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": N_VOCAB,
-        "tie_word_embeddings": False,
-        **change,
-    }
-    mx.random.seed(3)
-    return llama.Model(llama.ModelArgs(**args))
-
-
 @pytest.fixture(scope="module")
 def vocab(folder):
     return read_vocab(folder)
@@ -493,187 +444,10 @@ def test_a_row_narrower_than_the_tokenizer(vocab):
         MlxBackend.from_model(make_model(vocab_size=100), vocab)
 
 
-# -- head rows -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "int8"])
-def test_single_logits_are_those_of_the_row(vocab, kind, tied):
-    model = make_model(tie_word_embeddings=tied)
-    if kind == "int8":
-        importlib.import_module("mlx.nn").quantize(model, group_size=32, bits=8)
-    else:
-        model.set_dtype(getattr(mx, kind))
-    backend = MlxBackend.from_model(model, vocab)
-    assert backend.capabilities.head_rows
-    few, whole = backend.open(), backend.open()
-    few.decode_many([5, 6, 7])
-    whole.decode_many([5, 6, 7])
-    for n in (1, 2, 7, 40, N_VOCAB):
-        ids = RNG.choice(N_VOCAB, n, replace=False).tolist()
-        for i in range(3):
-            found = few.logits_of(ids, i)
-            assert found.dtype == np.float32
-            np.testing.assert_array_equal(found, whole.logits(i)[ids])
-            np.testing.assert_array_equal(found, whole.logits_of(ids, i))
-    with pytest.raises(InvalidArgument, match="row 3"):
-        few.logits_of([5], 3)
-    few.truncate(1)
-    with pytest.raises(InvalidArgument, match="no logits"):
-        few.logits_of([5])
-
-
-def test_a_head_with_something_after_it_is_left_whole(vocab):
-    class Bent(type(make_model())):
-        def __call__(self, inputs, cache=None):
-            return mx.tanh(super().__call__(inputs, cache) / 30) * 30
-
-    model = make_model()
-    model.__class__ = Bent
-    backend = MlxBackend.from_model(model, vocab)
-    assert not backend.capabilities.head_rows
-    sequence = backend.open()
-    sequence.decode([5, 6])
-    expected = np.array(model(mx.array([[5, 6]]))[0, -1])
-    np.testing.assert_allclose(sequence.logits(), expected, atol=1e-6)
-    np.testing.assert_array_equal(sequence.logits_of([9, 3]), sequence.logits()[[9, 3]])
-
-
-# -- caches that cannot be cut ---------------------------------------------------------
-
-
-def make_mamba():
-    """Return a random Mamba of mlx-lm, whose state cannot be cut back."""
-    mamba = model_module("mamba")
-    args = mamba.ModelArgs(
-        model_type="mamba",
-        vocab_size=N_VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        state_size=8,
-        num_hidden_layers=2,
-        conv_kernel=4,
-        use_bias=False,
-        use_conv_bias=True,
-        time_step_rank=4,
-    )
-    mx.random.seed(3)
-    model = mamba.Model(args)
-    model.backbone.embeddings.weight *= 30
-    for layer in model.layers:  # else it forgets within a few ids
-        layer.mixer.A_log -= 2
-        layer.mixer.x_proj.weight *= 10
-        layer.mixer.out_proj.weight *= 10
-    return model
-
-
-def make_windowed(size):
-    """Return a random Llama that remembers the last ids only."""
-    model = make_model()
-    cache = model_module("cache").RotatingKVCache
-    model.__class__ = type(
-        "Windowed",
-        (type(model),),
-        {"make_cache": lambda _: [cache(size, keep=0) for _ in range(2)]},
-    )
-    return model
-
-
-@pytest.fixture
-def recurrent(vocab):
-    with MlxBackend.from_model(
-        make_mamba(), vocab, fingerprint=b"mamba", n_batch=2
-    ) as backend:
-        yield backend
-
-
-def test_whether_a_cache_can_be_cut_is_asked(recurrent):
-    can = recurrent.capabilities
-    assert not can.truncate
-    assert not can.tree
-    sequence = recurrent.open()
-    sequence.decode([5, 6, 7])
-    with pytest.raises(NotSupported, match="cannot be cut"):
-        sequence.truncate(2)
-    with pytest.raises(NotSupported, match="cannot branch"):
-        sequence.decode_tree([5], [-1])
-    assert sequence.position == 3
-    row = sequence.logits()
-    sequence.truncate(3)
-    sequence.truncate(0)
-    sequence.decode([5, 6, 7])
-    near(sequence.logits(), row)
-    assert can.save
-    state = sequence.save()
-    sequence.decode([8])
-    after = sequence.logits()
-    sequence.restore(state, 3)
-    sequence.decode([8])
-    near(sequence.logits(), after)
-
-
-def test_a_cache_that_cannot_be_cut_is_emptied_by_a_failure(recurrent):
-    sequence = recurrent.open()
-    sequence.decode([5, 6])
-
-    calls = []
-
-    def stop():
-        calls.append(1)
-        if len(calls) == 2:
-            raise Cancelled("stop")
-
-    sequence.on_piece = stop
-    with pytest.raises(Cancelled) as raised:
-        sequence.decode([7, 8, 9])
-    assert sequence.position == 0
-    assert "empty now" in raised.value.__notes__[0]
-    sequence.on_piece = None
-    sequence.decode([5])
-    assert sequence.position == 1
-
-
-def test_a_failure_between_two_layers_is_undone(vocab):
-    model = make_model()
-    backend = MlxBackend.from_model(model, vocab)
-    sequence, plain = backend.open(), backend.open()
-    sequence.decode([5, 6])
-    good = model.model.layers[1].mlp.up_proj.weight
-    model.model.layers[1].mlp.up_proj.weight = mx.ones((3, 3))
-    with pytest.raises(BackendError):
-        sequence.decode([7])
-    model.model.layers[1].mlp.up_proj.weight = good
-    assert sequence.position == 2
-    sequence.decode([7])
-    plain.decode([5, 6, 7])
-    near(sequence.logits(), plain.logits())
-
-
-def test_choices_of_a_model_that_keeps_no_past(recurrent):
-    model = eliza.Model(recurrent)
-    choices = ["SEND", "SEARCH", "MUTE", "REPLY"]
-    exact = model.choose("an action", choices, suffix='"', ranking="whole")
-    again = model.choose("an action", choices, suffix='"')
-    assert exact.value == again.value
-    assert exact.logprob == pytest.approx(again.logprob, abs=1e-4)
-
-
-def test_a_window_can_be_cut_only_if_it_holds_the_context(vocab):
-    model = make_windowed(32)
-    small = MlxBackend.from_model(model, vocab, n_ctx=32)
-    assert small.capabilities.truncate
-    large = MlxBackend.from_model(model, vocab, n_ctx=33)
-    assert not large.capabilities.truncate
-    sequence = large.open()
-    sequence.decode(some_ids(33))
-    with pytest.raises(NotSupported):
-        sequence.truncate(5)
-
-
 # -- the contract ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["bpe", "spm", "recurrent", "window"])
+@pytest.fixture(scope="module", params=["bpe", "spm", "recurrent", "window", "chunks"])
 def subject(request, tmp_path_factory, vocab):
     folder = tmp_path_factory.mktemp("subject")
     kind = request.param
@@ -685,6 +459,8 @@ def subject(request, tmp_path_factory, vocab):
             return MlxBackend.from_model(make_mamba(), vocab, n_ctx=512, **NAMED)
         if kind == "window":
             return MlxBackend.from_model(make_windowed(64), vocab, n_ctx=512, **NAMED)
+        if kind == "chunks":
+            return MlxBackend.from_model(make_chunked(16), vocab, n_ctx=512, **NAMED)
         return MlxBackend(folder / f"{kind}-f32", n_ctx=512)
 
     with conformance.Subject(make) as subject:

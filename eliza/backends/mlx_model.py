@@ -2,15 +2,19 @@
 
 The head multiplies a hidden state with a row of weights for each id of the vocabulary.
 Where only some ids count, so do only their rows. Whether a model can be taken apart is
-found out by trying: both ways must give the same logits, bit for bit. Some models scale
-or bend their logits after the head; those are computed whole.
+found out by trying: for several ids both ways must give the same logits, bit for bit.
+Some models scale or bend their logits after the head; those are computed whole.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
 __all__ = ["MlxModel"]
+
+logger = logging.getLogger("eliza.mlx")
 
 
 class MlxModel:
@@ -39,16 +43,34 @@ class MlxModel:
         self._caches = caches
         self._head: Any = _head_of(model)
         self._tied = self._head is not None and hasattr(self._head, "as_linear")
-        self.has_head = self._head is not None
-        probe = mx.array([[0]])
+        probe = mx.array([_probe_ids(model, self._head)])
         logits = model(probe, cache=self.new_cache())
+        mx.eval(logits)
         self.n_rows: int = logits.shape[-1]
-        if self.has_head:
-            hidden = model.model(probe, cache=self.new_cache())
+        self.has_head = self._head is not None
+        self.has_head = self.has_head and self._comes_apart(probe, logits)
+
+    def _comes_apart(self, probe: Any, logits: Any) -> bool:
+        """Whether the layers and the head by themselves give the same logits.
+
+        Rows that are all 0 are the same before and after much that changes others.
+        """
+        mx = self.mx
+        try:
+            hidden = self._model.model(probe, cache=self.new_cache())
             apart = self._all_rows(hidden)
-            self.has_head = apart.shape == logits.shape and bool(
-                mx.array_equal(apart, logits).item()
-            )
+            if apart.shape != logits.shape or not mx.array_equal(apart, logits).item():
+                return False
+            rows = logits[0].astype(mx.float32)
+            largest = mx.abs(rows).max().item()
+            ids = [0, self.n_rows // 2, self.n_rows - 1]
+            few = [self.logits_of(hidden[0, i : i + 1], ids) for i in range(len(rows))]
+            off = mx.abs(mx.stack(few) - rows[:, mx.array(ids)]).max().item()
+        except Exception as error:
+            logger.debug("the head cannot be computed by itself: %r", error)
+            return False
+        # They are sums in another order: as far apart as the number type allows.
+        return bool(largest > 0 and off <= largest / 64)
 
     def new_cache(self) -> list[Any]:
         """Return an empty cache."""
@@ -60,9 +82,8 @@ class MlxModel:
 
         One with a window cannot any more as soon as it has lost something.
         """
-        windows = [c.max_size for c in cache if hasattr(c, "max_size")]
         return bool(self._caches.can_trim_prompt_cache(cache)) and not any(
-            size < n_ctx for size in windows
+            _window(layer) < n_ctx for layer in _layers(cache)
         )
 
     def cut(self, cache: list[Any], n: int) -> bool:
@@ -70,13 +91,15 @@ class MlxModel:
 
         After a failure some of its layers may hold more than others.
         """
-        layers = [part for layer in cache for part in getattr(layer, "caches", [layer])]
+        layers = _layers(cache)
         if not all(layer.is_trimmable() for layer in layers):
             return False
         try:
             for layer in layers:
                 more = layer.offset - n
-                if more < 0 or (more and layer.trim(more) != more):
+                if more < 0 or _lost(layer) > max(0, n - _window(layer)):
+                    return False
+                if more and layer.trim(more) != more:
                     return False
             # What failed late is part of what is left, and would fail again.
             self.mx.eval([layer.state for layer in layers])
@@ -131,6 +154,34 @@ class MlxModel:
 
     def _all_rows(self, hidden: Any) -> Any:
         return self._head.as_linear(hidden) if self._tied else self._head(hidden)
+
+
+def _layers(cache: list[Any]) -> list[Any]:
+    """Return the layers of a cache, and in place of a group of them its parts."""
+    return [part for layer in cache for part in getattr(layer, "caches", [layer])]
+
+
+def _window(layer: Any) -> float:
+    """Return how many ids a layer holds, all of which can be cut off again."""
+    if hasattr(layer, "max_size"):  # a full one counts as one that has lost something
+        return int(layer.max_size) - 1
+    if hasattr(layer, "chunk_size"):
+        return int(layer.chunk_size)
+    return math.inf
+
+
+def _lost(layer: Any) -> int:
+    """Return how many of the first ids a layer in chunks does not hold any more."""
+    return int(getattr(layer, "start_position", 0))
+
+
+def _probe_ids(model: Any, head: Any) -> list[int]:
+    """Return a few ids that a model has: more than one if it can be taken apart."""
+    if head is None:
+        return [0]
+    embedding = getattr(model.model, "embed_tokens", None)
+    n = min(head.weight.shape[0], getattr(embedding, "weight", head.weight).shape[0])
+    return [0, n // 2, n - 1]
 
 
 def _head_of(model: Any) -> Any:
