@@ -11,8 +11,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +30,9 @@ _SAME_AS = {"mistral": "llama", "iquestcoder": "llama", "xverse": "llama"}
 
 INSTALL = "pip install 'eliza[mlx]'"
 
+#: The process that computes with MLX.
+_pid: int | None = None
+
 
 def import_mlx() -> Any:
     """Return the module `mlx.core`.
@@ -36,7 +41,11 @@ def import_mlx() -> Any:
     ------
     NotSupported
         It is not installed, or only a part of it.
+    BackendError
+        This is a fork of a process that used it. The threads by which MLX reads files
+        and computes are not in the child: the first call would hang.
     """
+    global _pid
     try:
         import mlx.core as mx
     except ImportError as error:
@@ -49,6 +58,13 @@ def import_mlx() -> Any:
             f"the MLX backend needs mlx and mlx-lm ({error}): {INSTALL}"
             + (part if has_library else "")
         ) from error
+    if _pid is None:
+        _pid = os.getpid()
+    elif _pid != os.getpid():
+        raise BackendError(
+            "MLX was used in another process, of which this one is a fork, and does "
+            'not work here: start the process anew (multiprocessing: "spawn")'
+        )
     return mx
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import weakref
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from eliza.errors import (
     InvalidArgument,
     NotSupported,
 )
+from eliza.locking import ModelLock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,8 +44,10 @@ class Shared:
     model : MlxModel
     n_vocab, n_ctx, n_batch, max_rows : int
     can_trim, can_save : bool
-    lock : threading.RLock
+    lock : ModelLock
         Held while MLX computes.
+    sequences : WeakSet
+        Those that may be open.
     raised_by_owner : BaseException or None
         What `on_piece` raised, which passes through as it is.
     """
@@ -60,9 +62,9 @@ class Shared:
         self.max_rows = min(n_batch, max(1, LOGITS_BYTES // (4 * model.n_rows)))
         self.can_trim = model.can_trim(model.new_cache(), n_ctx)
         self.can_save = _can_save(model)
-        self.lock = threading.RLock()
+        self.lock = ModelLock()
+        self.sequences: weakref.WeakSet[MlxSequence] = weakref.WeakSet()
         self.raised_by_owner: BaseException | None = None
-        self._pid = os.getpid()
 
     @property
     def model(self) -> MlxModel:
@@ -72,18 +74,17 @@ class Shared:
         return self._model
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Let go of the model, and of what sequences hold of it."""
+        if self.lock.foreign:
+            return  # what there is to free is the parent's
         with self.lock:
+            for sequence in list(self.sequences):
+                sequence.close()
             self._model = None
 
     @contextmanager
     def computing(self) -> Iterator[MlxModel]:
         """Hold the lock, and convert what MLX raises."""
-        if self._pid != os.getpid():
-            # The threads that compute are not in the child: the call would hang.
-            raise BackendError(
-                "the model was loaded in another process; load it after the fork"
-            )
         with self.lock:
             model = self.model
             try:
@@ -130,7 +131,8 @@ class MlxSequence:
         self._position = 0
         with shared.computing() as model:
             self._cache = model.new_cache()
-            self._tree = Branches(model, 0)
+            shared.sequences.add(self)
+        self._tree = Branches(0)
         self._states: Any = None
         self._rows: NDArray[np.float32] | None = None
 
@@ -185,11 +187,11 @@ class MlxSequence:
                         states = states[-1:]
                     model.mx.eval(states, [layer.state for layer in self._cache])
             except BaseException as error:
-                if touched and not self._cut(self._position):
+                if touched and not self._closed and not self._cut(self._position):
                     error.add_note("The sequence is empty now: it cannot be cut back.")
                 raise
             self._position += len(tokens)
-            self._tree = Branches(model, self._position)
+            self._tree = Branches(self._position)
             self._states = states
 
     def truncate(self, n: int) -> None:
@@ -225,7 +227,7 @@ class MlxSequence:
         if n == 0 or not done:
             self._cache = model.new_cache()
         self._position = n if done else 0
-        self._tree = Branches(model, self._position)
+        self._tree = Branches(self._position)
         return done
 
     # The tree
@@ -248,7 +250,7 @@ class MlxSequence:
         tokens = ids_array(ids, self._shared.n_vocab).tolist()
         above = parents_array(parents, len(tokens), known).tolist()
         self._check_rows(len(tokens))
-        with self._computing():
+        with self._computing() as model:
             if not self._shared.can_trim:
                 raise NotSupported("this model's cache cannot branch")
             self._require(len(tokens) + known)
@@ -259,7 +261,9 @@ class MlxSequence:
                     f"{tips} more branches, but the tree has room for {room}"
                 )
             self._drop_rows()
-            self._states = self._tree.grow(self._cache, tokens, above, self._pause)
+            self._states = self._tree.grow(
+                model, self._cache, tokens, above, self._pause
+            )
 
     def clear_tree(self) -> None:
         """Forget the tree and its rows; its memory is free again."""
@@ -282,7 +286,7 @@ class MlxSequence:
 
     def _forget_tree(self) -> None:
         if len(self._tree):
-            self._tree = Branches(self._shared.model, self._position)
+            self._tree = Branches(self._position)
 
     # Rows
 
@@ -370,16 +374,20 @@ class MlxSequence:
                 raise BackendError(f"the state holds {held} ids, not {n}")
             self._drop_rows()
             self._cache, self._position = cache, n
-            self._tree = Branches(model, n)
+            self._tree = Branches(n)
 
     # The end
 
     def close(self) -> None:
         """Free the sequence's memory. May be called twice."""
-        with self._shared.lock:
+        lock = self._shared.lock
+        if lock.foreign:
+            return  # what there is to free is the parent's
+        with lock:
             self._closed = True
             self._drop_rows()
             self._cache = []
+            self._tree = Branches(0)
 
     @contextmanager
     def _computing(self) -> Iterator[MlxModel]:
@@ -413,8 +421,8 @@ class MlxSequence:
             except BaseException as error:
                 self._shared.raised_by_owner = error
                 raise
-            self._check_open()
             self._shared.model  # noqa: B018
+            self._check_open()
 
 
 def _pieces(tokens: list[int], size: int) -> Iterator[list[int]]:

@@ -73,14 +73,11 @@ class Branches:
 
     Parameters
     ----------
-    model : MlxModel
-        What computes them.
     base : int
         The number of ids of the timeline.
     """
 
-    def __init__(self, model: MlxModel, base: int) -> None:
-        self._model = model
+    def __init__(self, base: int) -> None:
         self._base = base
         self._nodes: list[_Node] = []
         self.count = 0
@@ -90,6 +87,7 @@ class Branches:
 
     def grow(
         self,
+        model: MlxModel,
         timeline: list[Any],
         ids: list[int],
         parents: list[int],
@@ -99,13 +97,15 @@ class Branches:
 
         Parameters
         ----------
+        model : MlxModel
+            What computes them.
         timeline : list
             The cache below the tree; it is not changed.
         pause : callable
             Called before each run. If it raises, as if a computation does, the tree is
             as it was.
         """
-        mx = self._model.mx
+        mx = model.mx
         known, count = len(self._nodes), self.count
         lengths: dict[int, tuple[_Branch, int]] = {}
         new: list[_Node | None] = [None] * len(ids)
@@ -118,9 +118,9 @@ class Branches:
                 at = None
                 if parent >= 0:
                     at = self._nodes[parent] if parent < known else new[parent - known]
-                branch = self._branch(timeline, at)
+                branch = self._branch(model, timeline, at)
                 lengths.setdefault(id(branch), (branch, branch.length))
-                found = self._model.forward([ids[i] for i in run], branch.cache)
+                found = model.forward([ids[i] for i in run], branch.cache)
                 mx.eval(found, [layer.state for layer in branch.cache])
                 for i in run:
                     branch.length += 1
@@ -130,7 +130,7 @@ class Branches:
         except BaseException:
             self.count = count
             for branch, length in lengths.values():
-                self._model.cut(branch.cache, self._base + length)
+                model.cut(branch.cache, self._base + length)
                 branch.length = length
             raise
         self._nodes.extend(node for node in new if node is not None)
@@ -139,7 +139,9 @@ class Branches:
         places = sorted(range(len(order)), key=order.__getitem__)
         return mx.concatenate(states)[mx.array(places)]
 
-    def _branch(self, timeline: list[Any], at: _Node | None) -> _Branch:
+    def _branch(
+        self, model: MlxModel, timeline: list[Any], at: _Node | None
+    ) -> _Branch:
         """Return a branch that ends at a node, or at the timeline."""
         if at is not None and at.depth == at.branch.length:
             return at.branch
@@ -148,5 +150,5 @@ class Branches:
         cache = copy.deepcopy(source)
         if at is None:
             return _Branch(cache, 0)
-        self._model.cut(cache, self._base + at.depth)
+        model.cut(cache, self._base + at.depth)
         return _Branch(cache, at.depth)
