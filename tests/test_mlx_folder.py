@@ -215,14 +215,23 @@ def test_options(folder, caplog):
         assert "trained with 8192" in caplog.text
 
 
-def test_a_failing_progress_stops_the_load(folder):
-    pytest.importorskip("mlx.core")
-
+@needs_mlx
+@pytest.mark.parametrize("error", [Stop(), ValueError("stop"), RuntimeError("stop")])
+def test_a_failing_progress_stops_the_load(folder, error):
     def progress(fraction):
-        raise Stop
+        raise error
 
-    with pytest.raises(Stop):
+    with pytest.raises(type(error)) as raised:
         eliza.load(folder, progress=progress)
+    assert raised.value is error
+
+
+@needs_mlx
+@pytest.mark.parametrize("trained", [-5, 0, True, "many", None, 2.5])
+def test_a_length_that_is_none_is_not_believed(folder, trained):
+    edit(folder / "config.json", max_position_embeddings=trained)
+    with eliza.load(folder) as model:
+        assert model.backend.n_ctx == (1 if trained is True else 4096)
 
 
 def edit(path: Path, **change):
@@ -244,6 +253,15 @@ def edit(path: Path, **change):
         ({"num_hidden_layers": 1}, BundleError, "cannot be loaded"),
         ({"hidden_size": "many"}, BundleError, "cannot be loaded"),
         ({"vocab_size": 100}, BundleError, "do not belong together"),
+        ({"rope_theta": "x"}, BundleError, "out cannot be loaded"),
+        ({"rms_norm_eps": "x"}, BundleError, "cannot be loaded"),
+        ({"rope_scaling": {"rope_type": 3}}, BundleError, "cannot be loaded"),
+        ({"num_attention_heads": 0}, BundleError, "loaded: ZeroDivisionError"),
+        ({"num_attention_heads": "two"}, BundleError, "cannot be loaded"),
+        ({"num_key_value_heads": 0}, BundleError, "cannot be loaded"),
+        ({"num_hidden_layers": -1}, BundleError, "cannot be loaded"),
+        ({"head_dim": 7}, BundleError, "cannot be loaded"),
+        ({"quantization": 5}, BundleError, "cannot be loaded"),
     ],
 )
 def test_configs_that_do_not_fit(folder, change, error, match):

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eliza.backends.base import Capabilities, check_count
-from eliza.backends.mlx_load import import_mlx, load_model, model_module, read_json
+from eliza.backends.mlx_load import (
+    import_mlx,
+    load_model,
+    loading,
+    model_module,
+    read_json,
+)
 from eliza.backends.mlx_model import MlxModel
 from eliza.backends.mlx_sequence import MlxSequence, Shared
 from eliza.backends.mlx_state import model_fingerprint
@@ -96,11 +102,7 @@ class MlxBackend:
         model, config = load_model(mx, path, progress)
         self._folder: Path | None = path.absolute()
         self._fingerprint: bytes | None = None
-        trained = config.get("max_position_embeddings")
-        text = config.get("text_config")
-        if trained is None and isinstance(text, dict):
-            trained = text.get("max_position_embeddings")
-        trained = trained if isinstance(trained, int) else None
+        trained = _trained(config)
         if n_ctx is not None and trained is not None and n_ctx > trained:
             logger.warning(
                 "n_ctx is %d, but the model was trained with %d: it may fail beyond it",
@@ -111,7 +113,7 @@ class MlxBackend:
         name = config.get("_name_or_path")
         self._model_id = name if isinstance(name, str) else ""
         self._chat_template = _template(path)
-        self._start(mx, model, vocab, n_ctx, n_batch)
+        self._start(mx, path, model, vocab, n_ctx, n_batch)
 
     @classmethod
     def from_model(
@@ -142,26 +144,33 @@ class MlxBackend:
         self._fingerprint = fingerprint
         self._model_id = ""
         self._chat_template = chat_template
-        self._start(import_mlx(), model, vocab, n_ctx, n_batch)
+        self._start(import_mlx(), "the model", model, vocab, n_ctx, n_batch)
         return self
 
     def _start(
-        self, mx: Any, model: Any, vocab: Vocab, n_ctx: int, n_batch: int | None
+        self,
+        mx: Any,
+        what: object,
+        model: Any,
+        vocab: Vocab,
+        n_ctx: int,
+        n_batch: int | None,
     ) -> None:
         on_gpu = mx.default_device() != mx.Device(mx.cpu)
-        apart = MlxModel(mx, model, model_module("cache"))
-        if apart.n_rows < vocab.n_vocab:
-            raise BundleError(
-                f"the model gives {apart.n_rows} logits, but the tokenizer has "
-                f"{vocab.n_vocab} ids; they do not belong together"
+        with loading(what):  # it computes for the first time
+            apart = MlxModel(mx, model, model_module("cache"))
+            if apart.n_rows < vocab.n_vocab:
+                raise BundleError(
+                    f"the model gives {apart.n_rows} logits, but the tokenizer has "
+                    f"{vocab.n_vocab} ids; they do not belong together"
+                )
+            self._shared = Shared(
+                apart,
+                n_vocab=vocab.n_vocab,
+                n_ctx=n_ctx,
+                n_batch=n_batch or (256 if on_gpu else 16),
             )
         self._vocab: Vocab | None = vocab
-        self._shared = Shared(
-            apart,
-            n_vocab=vocab.n_vocab,
-            n_ctx=n_ctx,
-            n_batch=n_batch or (256 if on_gpu else 16),
-        )
         can_save = self._shared.can_save and self._fingerprint != b""
         self._shared.can_save = can_save
         self._capabilities = Capabilities(
@@ -233,6 +242,16 @@ class MlxBackend:
     def __exit__(self, *exc: object) -> None:
         """Close it."""
         self.close()
+
+
+def _trained(config: dict[str, Any]) -> int | None:
+    """Return how many ids the model was trained with at a time, if it says so."""
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        found = part.get("max_position_embeddings")
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
 
 
 def _template(folder: Path) -> str | None:

@@ -19,9 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
+from eliza.errors import (
+    BackendError,
+    BundleError,
+    ElizaError,
+    NotSupported,
+    OutOfMemory,
+)
 
-__all__ = ["import_mlx", "load_model", "model_module", "read_json"]
+__all__ = ["import_mlx", "load_model", "loading", "model_module", "read_json"]
 
 #: The name under which mlx-lm's models are loaded.
 _ALIAS = "_eliza_mlx_lm"
@@ -143,20 +149,30 @@ def load_model(
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise BundleError(f"{folder}/config.json has no model_type")
-    try:
+    with loading(folder):
         if "quantization_config" in config and "quantization" not in config:
             model = _by_mlx_lm(folder)
         else:
             module = model_module(_SAME_AS.get(kind, kind))
             model = _make(module, config, _weights(mx, folder))
-        _evaluate(mx, model, progress)
-    except (NotSupported, BundleError):
+    for fraction in _evaluated(mx, model, folder):
+        if progress is not None:
+            progress(fraction)
+    return model, config
+
+
+@contextmanager
+def loading(what: object) -> Iterator[None]:
+    """Convert whatever the code of mlx-lm raises at files that do not fit together."""
+    try:
+        yield
+    except ElizaError:
         raise
     except MemoryError as error:
-        raise OutOfMemory(f"{folder}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise BundleError(f"{folder} cannot be loaded: {error}") from error
-    return model, config
+        raise OutOfMemory(f"{what}: {error}") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BundleError(f"{what} cannot be loaded: {reason}") from error
 
 
 def _weights(mx: Any, folder: Path) -> dict[str, Any]:
@@ -218,17 +234,17 @@ def _by_mlx_lm(folder: Path) -> Any:
     return load(folder, lazy=True)[0]
 
 
-def _evaluate(mx: Any, model: Any, progress: Callable[[float], object] | None) -> None:
+def _evaluated(mx: Any, model: Any, folder: Path) -> Iterator[float]:
     """Read the weights, of which only the names and shapes have been read so far."""
     utils: Any = importlib.import_module("mlx.utils")
     arrays = [array for _, array in utils.tree_flatten(model.parameters())]
     total = sum(array.nbytes for array in arrays) or 1
     done = 0
     for array in arrays:
-        mx.eval(array)
+        with loading(folder):
+            mx.eval(array)
         done += array.nbytes
-        if progress is not None:
-            progress(done / total)
+        yield done / total
 
 
 def converted(error: BaseException) -> BaseException:
