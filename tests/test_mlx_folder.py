@@ -153,6 +153,43 @@ def test_what_is_there_stays(tmp_path, source, folder):
     assert sorted(os.listdir(tmp_path / "empty")) == before
 
 
+def test_an_empty_folder_stays_if_the_work_fails(tmp_path, source):
+    out = tmp_path / "out"
+    out.mkdir()
+    before = out.stat()
+
+    def progress(fraction):
+        assert list(out.iterdir()) == []
+        if fraction == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        write_mlx(source, out, progress=progress)
+    assert os.listdir(tmp_path) == ["out"]
+    after = out.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_what_comes_into_the_folder_meanwhile_stays(tmp_path, source):
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(BundleError, match="cannot be written"):
+        write_mlx(source, out, progress=lambda _: (out / "file").write_text("mine"))
+    assert os.listdir(tmp_path) == ["out"]
+    assert (out / "file").read_text() == "mine"
+
+
+def test_the_folder_has_a_name_of_its_own(tmp_path, source, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    for out in (".", tmp_path / "link"):
+        with pytest.raises(BundleError, match="give the name of a new folder"):
+            write_mlx(source, out)
+    assert os.listdir(tmp_path / "empty") == []
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_where_it_cannot_be_written(tmp_path, source):
     with pytest.raises(BundleError, match="cannot be written: No such file"):
         write_mlx(source, tmp_path / "missing" / "out")

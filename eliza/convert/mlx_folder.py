@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -65,7 +64,8 @@ def write_mlx(
     source : GgufSource
         The model.
     out : path
-        The folder; there must be nothing, or an empty folder.
+        The folder; there must be nothing, or an empty folder, which stays as it is if
+        the work fails.
     type : {"f32", "f16", "int8"}
         Of the weights. "int8" is MLX's own quantisation, 8 bits with a scale and a
         bias for each 64 or 32 values of a row; its scales are float32, so that the
@@ -97,9 +97,7 @@ def write_mlx(
         ),
     }
     out = Path(out)
-    with suppress(OSError):
-        out.rmdir()  # an empty one
-    if os.path.lexists(out):
+    if os.path.lexists(out) and not _is_empty(out):
         raise BundleError(f"{out} is there already; give the name of a new folder")
     partial = out.with_name(f".{out.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -110,13 +108,21 @@ def write_mlx(
         with _synced(partial / "model.safetensors") as file:
             _write_tensors(file, source, tensors, progress)
         sync_folder(str(partial))
-        partial.rename(out)
+        partial.rename(out)  # in place of an empty folder that may be there
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError):
             raise BundleError(f"{out} cannot be written: {error.strerror}") from error
         raise
     sync_folder(str(out.parent))
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether there is an empty folder, which can be replaced."""
+    try:
+        return bool(path.name) and not path.is_symlink() and not any(path.iterdir())
+    except OSError:
+        return False
 
 
 class _synced:  # noqa: N801
