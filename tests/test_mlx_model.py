@@ -113,11 +113,10 @@ def test_a_head_is_not_judged_by_rows_of_zeros(vocab):
 
 def test_single_logits_are_tried_too(vocab, monkeypatch):
     real = MlxModel.logits_of
-    monkeypatch.setattr(
-        MlxModel, "logits_of", lambda *args: real(*args) * mx.array([1, 1, 1.1])
-    )
-    backend = MlxBackend.from_model(make_model(), vocab)
-    assert not backend.capabilities.head_rows
+    for factor in (1.0, 1.1):
+        monkeypatch.setattr(MlxModel, "logits_of", lambda *a, f=factor: real(*a) * f)
+        backend = MlxBackend.from_model(make_model(), vocab)
+        assert backend.capabilities.head_rows == (factor == 1)
 
 
 def test_a_model_whose_layers_cannot_be_called_is_computed_whole(vocab):

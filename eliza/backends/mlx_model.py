@@ -2,8 +2,8 @@
 
 The head multiplies a hidden state with a row of weights for each id of the vocabulary.
 Where only some ids count, so do only their rows. Whether a model can be taken apart is
-found out by trying: for several ids both ways must give the same logits, bit for bit.
-Some models scale or bend their logits after the head; those are computed whole.
+found out by trying: for two ids both ways must give the same logits, bit for bit. Some
+models scale or bend their logits after the head; those are computed whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 import logging
 import math
 from typing import Any
+
+from eliza.backends.mlx_state import load_state, save_state
+from eliza.errors import BackendError, NotSupported
 
 __all__ = ["MlxModel"]
 
@@ -35,6 +38,8 @@ class MlxModel:
         The width of a row of logits.
     has_head : bool
         The head can be computed by itself.
+    can_save : bool
+        The state of a cache can be saved and read again.
     """
 
     def __init__(self, mx: Any, model: Any, caches: Any) -> None:
@@ -44,11 +49,20 @@ class MlxModel:
         self._head: Any = _head_of(model)
         self._tied = self._head is not None and hasattr(self._head, "as_linear")
         probe = mx.array([_probe_ids(model, self._head)])
-        logits = model(probe, cache=self.new_cache())
+        cache = self.new_cache()
+        logits = model(probe, cache=cache)
         mx.eval(logits)
+        self.can_save = self._is_saved(cache)
         self.n_rows: int = logits.shape[-1]
         self.has_head = self._head is not None
         self.has_head = self.has_head and self._comes_apart(probe, logits)
+
+    def _is_saved(self, cache: list[Any]) -> bool:
+        try:
+            load_state(self.mx, self.new_cache(), save_state(self.mx, cache))
+        except (NotSupported, BackendError):
+            return False
+        return True
 
     def _comes_apart(self, probe: Any, logits: Any) -> bool:
         """Whether the layers and the head by themselves give the same logits.
@@ -63,7 +77,7 @@ class MlxModel:
                 return False
             rows = logits[0].astype(mx.float32)
             largest = mx.abs(rows).max().item()
-            ids = [0, self.n_rows // 2, self.n_rows - 1]
+            ids = list(range(0, self.n_rows, -(-self.n_rows // 16)))
             few = [self.logits_of(hidden[0, i : i + 1], ids) for i in range(len(rows))]
             off = mx.abs(mx.stack(few) - rows[:, mx.array(ids)]).max().item()
         except Exception as error:
@@ -181,7 +195,7 @@ def _probe_ids(model: Any, head: Any) -> list[int]:
         return [0]
     embedding = getattr(model.model, "embed_tokens", None)
     n = min(head.weight.shape[0], getattr(embedding, "weight", head.weight).shape[0])
-    return [0, n // 2, n - 1]
+    return [n // 2, n - 1]
 
 
 def _head_of(model: Any) -> Any:

@@ -61,7 +61,7 @@ class Shared:
         self.n_batch = n_batch
         self.max_rows = min(n_batch, max(1, LOGITS_BYTES // (4 * model.n_rows)))
         self.can_trim = model.can_trim(model.new_cache(), n_ctx)
-        self.can_save = _can_save(model)
+        self.can_save = model.can_save
         self.lock = ModelLock()
         self.sequences: weakref.WeakSet[MlxSequence] = weakref.WeakSet()
         self.raised_by_owner: BaseException | None = None
@@ -97,17 +97,6 @@ class Shared:
                 raise converted(error) from error
             finally:
                 self.raised_by_owner = None
-
-
-def _can_save(model: MlxModel) -> bool:
-    """Whether a state of this model can be saved and read again."""
-    cache, again = model.new_cache(), model.new_cache()
-    try:
-        model.mx.eval(model.forward([0], cache))
-        load_state(model.mx, again, save_state(model.mx, cache))
-    except (NotSupported, BackendError):
-        return False
-    return True
 
 
 class MlxSequence:
