@@ -75,7 +75,7 @@ def test_json_is_strict_json(capsys, path):
         (["--choice", "", "an action"], 2, "empty"),
         (["--choice", "Yes", ""], 2, "empty prompt"),
         (["--choices", "nowhere.txt", "an action"], 3, "nowhere.txt"),
-        (["--choice", "Yes", "--n-ctx", "8", "an action " * 50], 3, "cells"),
+        (["--choice", "Yes", "--n-ctx", "8", "an action " * 50], 3, "context of 8"),
     ],
 )
 def test_exit_codes(capsys, path, arguments, code, message):
