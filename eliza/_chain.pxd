@@ -16,6 +16,5 @@ cdef class Chain:
 
     cdef int must_live(self) except -1
     cdef object draw(self, const float* logits, int32_t n_vocab)
-    cdef int raise_error(self) except -1
     cdef int reserve(self, size_t n) except -1
     cdef int accept_everywhere(self, token_t id) except -1

@@ -137,9 +137,9 @@ cdef class Chain:
                 f"the trie is for {n_ids} ids and the model has {n_vocab}: build "
                 "it for this model"
             )
-        self.raise_error()
+        self.link.raise_error()
         if not link_is_free(link) and not link_ids(link, &ids, &n):
-            self.raise_error()
+            self.link.raise_error()
         self.reserve(n)
         for k in range(n):
             id = <token_t>k if ids == NULL else ids[k]
@@ -156,7 +156,7 @@ cdef class Chain:
             bound = bound or smpl == self.link.sampler
             if smpl.iface.apply != NULL:
                 smpl.iface.apply(smpl, &cur)
-            self.raise_error()
+            self.link.raise_error()
         if not bound:
             raise InvalidArgument("the link was taken out of this chain")
         if not 0 <= cur.selected < <int64_t>cur.size:
@@ -166,12 +166,6 @@ cdef class Chain:
         id = cur.data[cur.selected].id
         self.accept_everywhere(id)
         return id
-
-    cdef int raise_error(self) except -1:
-        error = self.link.take_error()
-        if error is not None:
-            raise error
-        return 0
 
     cdef int reserve(self, size_t n) except -1:
         cdef void* grown
@@ -188,7 +182,7 @@ cdef class Chain:
         cdef llama_sampler* smpl
         cdef int32_t i
         llama.sampler_accept(ours, id)   # first: it may refuse
-        self.raise_error()
+        self.link.raise_error()
         for i in range(llama.chain_n(self.chain)):
             smpl = llama.chain_get(self.chain, i)
             if smpl != ours:
@@ -205,7 +199,7 @@ cdef class Chain:
             It is not allowed. Nothing has changed, in any link.
         """
         self.must_live()
-        self.raise_error()
+        self.link.raise_error()
         self.accept_everywhere(
             id_of(id, self.link.link.shared.b.trie.n_vocab, "accept", None, -1)
         )
@@ -228,16 +222,22 @@ cdef class Chain:
         Returns
         -------
         Chain
+
+        Raises
+        ------
+        InvalidArgument
+            The link was taken out of the chain.
         """
         cdef llama_sampler* copy
         cdef int32_t i
         self.must_live()
+        self.link.raise_error()
         i = place_in(self.chain, self.link.sampler)
+        if i < 0:
+            raise InvalidArgument("the link was taken out of this chain")
         copy = llama.sampler_clone(self.chain)
         try:
-            link = adopt(
-                type(self.link), llama.chain_get(copy, i), self.link.bound
-            )
+            link = adopt(type(self.link), llama.chain_get(copy, i))
             return type(self)(<uintptr_t>copy, link)
         except BaseException:
             llama.sampler_free(copy)

@@ -81,7 +81,6 @@ cdef class Link:
         self.link = <link_t*>self.sampler.ctx
         link_retain(self.link)
         self.owned = True
-        self.bound = at.bound
 
     def __dealloc__(self):
         self.drop()
@@ -104,11 +103,24 @@ cdef class Link:
         return 0
 
     cdef Cursor position(self):
-        cdef Cursor cursor = cursor_make(self.bound)
+        cdef Cursor cursor
         if self.link == NULL:
             raise Closed("the link is closed")
+        cursor = cursor_make(<Bound>self.link.shared.bound)
         cursor.p = self.link.p
         return cursor
+
+    cdef Cursor known(self):
+        if self.link == NULL:
+            raise Closed("the link is closed")
+        self.raise_error()
+        return self.position()
+
+    cdef int raise_error(self) except -1:
+        error = self.take_error()
+        if error is not None:
+            raise error
+        return 0
 
     cdef object take_error(self):
         cdef link_error error = self.link.error
@@ -187,32 +199,32 @@ cdef class Link:
     @property
     def cursor(self):
         """Cursor: a new one at the position of the link."""
-        return self.position()
+        return self.known()
 
     @property
     def done(self):
         """bool: the choice is complete."""
-        return self.position().done
+        return self.known().done
 
     @property
     def leaf(self):
         """int or None: the number of the complete choice."""
-        return self.position().leaf
+        return self.known().leaf
 
     @property
     def name(self):
         """str or None: the name of the complete choice, if the trie has names."""
-        return self.position().name
+        return self.known().name
 
     @property
     def depth(self):
         """int: how many ids of the choice were accepted, an exit id included."""
-        return self.position().depth
+        return self.known().depth
 
     @property
     def path(self):
         """tuple of int: the ids accepted, an exit id included."""
-        return self.position().path
+        return self.known().path
 
     @cython.critical_section
     def allowed(self):
@@ -227,15 +239,19 @@ cdef class Link:
         cdef const token_t* ids = NULL
         cdef index_t n = 0
         self.must_live()
+        self.raise_error()
         if link_is_free(self.link):
             return None
         if not link_ids(self.link, &ids, &n):
-            raise self.take_error()
+            self.raise_error()
         return ints_copy(ids, n)
 
     @cython.critical_section
     def check(self):
         """Raise the error that a callback met, once; the position is what it was.
+
+        What else asks the link something raises it as well: `done`, `leaf`, `name`,
+        `depth`, `path`, `cursor`, `allowed`, `accept` and `clone`.
 
         Raises
         ------
@@ -247,9 +263,7 @@ cdef class Link:
             The sampler was freed.
         """
         self.must_live()
-        error = self.take_error()
-        if error is not None:
-            raise error
+        self.raise_error()
 
     @cython.critical_section
     def accept(self, id):
@@ -261,16 +275,12 @@ cdef class Link:
             It is not allowed; the position is unchanged.
         """
         self.must_live()
-        error = self.take_error()
-        if error is not None:
-            raise error
+        self.raise_error()
         llama.sampler_accept(
             self.sampler,
             id_of(id, self.link.shared.b.trie.n_vocab, "accept", None, -1),
         )
-        error = self.take_error()
-        if error is not None:
-            raise error
+        self.raise_error()
 
     @cython.critical_section
     def reset(self):
@@ -331,14 +341,15 @@ cdef class Link:
         Returns
         -------
         Link
-            In no chain. An error that was not raised is noted there too.
+            In no chain.
         """
         cdef Link other
         cdef llama_sampler* copy
         self.must_live()
+        self.raise_error()
         copy = llama.sampler_clone(self.sampler)
         try:
-            other = adopt(type(self), copy, self.bound)
+            other = adopt(type(self), copy)
         except BaseException:
             llama.sampler_free(copy)
             raise
@@ -364,7 +375,7 @@ cdef class Link:
         return f"<Link {self.mode}, {self.position()!r}>"
 
 
-cdef Link adopt(type cls, llama_sampler* smpl, Bound bound):
+cdef Link adopt(type cls, llama_sampler* smpl):
     """Return a Link for a sampler of ours, which somebody else owns."""
     cdef Link link = Link.__new__(cls, None, key=KEY)
     if smpl.ctx == NULL:
@@ -372,5 +383,4 @@ cdef Link adopt(type cls, llama_sampler* smpl, Bound bound):
     link.sampler = smpl
     link.link = <link_t*>smpl.ctx
     link_retain(link.link)
-    link.bound = bound
     return link

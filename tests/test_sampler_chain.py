@@ -149,13 +149,45 @@ def test_clones_keep_the_position_and_go_their_own_ways():
     assert copy.name == "c"
 
 
-def test_a_clone_keeps_an_error():
+def test_a_clone_that_c_makes_keeps_an_error():
     link = link_of(ACTIONS)
     L.llama_sampler_accept(pointer(link), 5)
-    copy = link.clone()
-    for each in (link, copy):
-        with pytest.raises(OffPathError):
-            each.check()
+    raw = L.llama_sampler_clone(pointer(link))
+    with pytest.raises(OffPathError):
+        link.check()
+    assert Candidates([(100, 1.0), (5, 2.0)]).apply(link).left == {100}
+    assert Candidates([(100, 1.0), (5, 2.0)]).apply(raw).left == set()
+    L.llama_sampler_reset(raw)
+    assert Candidates([(100, 1.0), (5, 2.0)]).apply(raw).left == {100}
+    L.llama_sampler_free(raw)
+
+
+def test_state_is_copied_across_tries():
+    """What the copy says of itself is of the trie that it has now."""
+    leaves = {f"n{i:02}": [i, i + 1, i + 2] for i in range(60)}
+    link, other = link_of(leaves), link_of({"a": [10, 11, 20], "b": [10, 12]}, 99)
+    for token in (55, 56):
+        link.accept(token)
+    before = Link(link.cursor, eog=[END])
+    link.accept(57)
+    other.accept(10)
+    L.llama_sampler_copy(pointer(link), pointer(other))
+    assert (other.name, other.leaf) == ("n55", 55)
+    assert (other.path, other.depth, other.done) == ((55, 56, 57), 3, True)
+    assert other.cursor.trie is link.cursor.trie
+    assert repr(other) == repr(link)
+    copy = other.clone()
+    assert (copy.name, copy.path) == ("n55", (55, 56, 57))
+    copy.reset()
+    copy.accept(3)
+    assert copy.allowed().tolist() == [4]
+    # The other way, and an error.
+    L.llama_sampler_copy(pointer(before), pointer(other))
+    L.llama_sampler_accept(pointer(other), 8)
+    with pytest.raises(OffPathError, match="allowed: 57"):
+        other.check()
+    other.accept(57)
+    assert other.path == (55, 56, 57)
 
 
 def test_state_is_copied_between_samplers():
@@ -302,8 +334,30 @@ def test_a_chain_that_lost_its_link_is_refused():
     link = link_of(ACTIONS, mode=1)
     with chain(link, seed=1) as sampler:
         link.remove_from(sampler)
+        for use in (lambda: sampler.sample_row(row_of()), sampler.clone):
+            with pytest.raises(InvalidArgument, match="taken out"):
+                use()
+        other = new_chain()
+        link.add_to(other)
         with pytest.raises(InvalidArgument, match="taken out"):
-            sampler.sample_row(row_of())
+            sampler.clone()
+        L.llama_sampler_free(other)
+        with pytest.raises(Closed):
+            sampler.clone()
+
+
+def test_a_chain_raises_what_is_noted_in_its_link():
+    with chain(link_of(ACTIONS, mode=1), seed=1) as sampler:
+        for use in (
+            sampler.clone,
+            sampler.check,
+            lambda: sampler.accept(100),
+            lambda: sampler.sample_row(row_of()),
+        ):
+            L.llama_sampler_accept(pointer(sampler), 77)
+            with pytest.raises(OffPathError, match="id 77 "):
+                use()
+        assert sampler.link.path == ()
 
 
 def test_chains_end_and_are_cloned():

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eliza
-from candidates import Candidates, L, pointer
+from candidates import Candidates, L, new_chain, pointer
 from eliza.errors import (
     AbiMismatch,
     InvalidArgument,
@@ -209,10 +209,10 @@ def test_fc_019_nothing_left_is_an_error_and_not_free_text(bad, mode):
     # Until it is raised, nothing gets through, and the position stays.
     assert Candidates([(100, 1.0)]).apply(link).logits == [-INF]
     L.llama_sampler_accept(pointer(link), 100)
-    assert link.depth == 0
     with pytest.raises(NoCandidateError, match="100, 200"):
         link.check()
     link.check()
+    assert link.depth == 0
     assert Candidates([(100, 1.0)]).apply(link).logits == [1.0]
 
 
@@ -221,10 +221,10 @@ def test_fc_020_an_id_off_the_path_is_kept_as_an_error():
     L.llama_sampler_accept(pointer(link), 100)
     for token in (200, -1, 2**31 - 1, 1000, 77):
         L.llama_sampler_accept(pointer(link), token)
-        assert link.path == (100,)
         assert Candidates([(101, 1.0)]).apply(link).left == set()
         with pytest.raises(OffPathError, match=str(token)):
             link.check()
+        assert link.path == (100,)
     L.llama_sampler_accept(pointer(link), 101)
     link.check()
     assert link.done
@@ -240,6 +240,66 @@ def test_the_first_error_is_the_one_that_is_raised():
     Candidates([(5, 1.0)]).apply(link)
     with pytest.raises(OffPathError, match="id 5 "):
         link.check()
+
+
+ASKING = {
+    "done": lambda link: link.done,
+    "leaf": lambda link: link.leaf,
+    "name": lambda link: link.name,
+    "depth": lambda link: link.depth,
+    "path": lambda link: link.path,
+    "cursor": lambda link: link.cursor,
+    "allowed": lambda link: link.allowed(),
+    "accept": lambda link: link.accept(100),
+    "clone": lambda link: link.clone(),
+}
+
+
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+@pytest.mark.parametrize("after", ["end", "free"])
+def test_fc_118_whatever_asks_the_link_raises_what_is_noted(ask, after):
+    """The error is raised at the next boundary to Python, once, and not by repr."""
+    link = link_of(ACTIONS, after=after)
+    L.llama_sampler_accept(pointer(link), 77)
+    assert "Link greedy" in repr(link)
+    with pytest.raises(OffPathError, match="id 77 "):
+        ask(link)
+    ask(link)
+    link.check()
+    bad = link_of(ACTIONS, after=after)
+    Candidates([(100, -INF), (999, 6.0)]).apply(bad)
+    with pytest.raises(NoCandidateError):
+        ask(bad)
+    ask(bad)
+
+
+def test_fc_118_a_loop_that_only_asks_whether_it_is_done_ends():
+    """A draw behind a link that lets nothing through takes something all the same."""
+    link = link_of(ACTIONS, mode=1)
+    outer = new_chain()
+    link.add_to(outer)
+    L.llama_sampler_chain_add(outer, L.llama_sampler_init_dist(1))
+    taken = []
+    L.llama_sampler_accept(pointer(link), 100)
+    L.llama_sampler_accept(pointer(link), 7)  # what a caller put in by mistake
+    with pytest.raises(OffPathError, match="id 7 "):
+        while not link.done and len(taken) < 50:
+            c = Candidates([(5, 1.0), (7, 2.0), (101, 0.0)]).apply(outer)
+            L.llama_sampler_accept(outer, c.token)
+            taken.append(c.token)
+    assert taken == []
+    L.llama_sampler_free(outer)
+
+
+def test_fc_118_what_was_noted_outlives_the_sampler():
+    link = link_of(ACTIONS)
+    outer = new_chain()
+    link.add_to(outer)
+    L.llama_sampler_accept(outer, 77)
+    L.llama_sampler_free(outer)
+    with pytest.raises(OffPathError, match="id 77 "):
+        _ = link.name
+    assert link.path == ()
 
 
 def test_reset_forgets_errors():

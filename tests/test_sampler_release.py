@@ -17,6 +17,8 @@ from eliza.hooks.llama import Link, chain
 from support import END, on_linux, resident
 
 LEAVES = {"THINK": [100, 101], "EXECUTE": [200], "EXECUTE_ALL": [200, 201]}
+# Of a position in one trie the other knows nothing: fewer nodes, shorter runs.
+OTHER = {f"n{i:03}": [i, i + 300, *range(600, 640), i] for i in range(3, 203)}
 
 
 def trie_of(leaves=LEAVES):
@@ -26,9 +28,9 @@ def trie_of(leaves=LEAVES):
 class Rounds:
     """Random legal operations on links, raw clones of them, and chains."""
 
-    def __init__(self, seed, trie):
+    def __init__(self, seed, *tries):
         self.random = random.Random(seed)
-        self.trie = trie
+        self.tries = tries
         self.links, self.raw, self.chains, self.ours = [], [], [], []
         self.inside = {}  # id of a link -> its chain
 
@@ -36,7 +38,8 @@ class Rounds:
         return things.pop(self.random.randrange(len(things))) if things else None
 
     def new(self):
-        self.links.append(Link(self.trie, eog=[END], mode=self.random.randrange(2)))
+        trie = self.random.choice(self.tries)
+        self.links.append(Link(trie, eog=[END], mode=self.random.randrange(2)))
 
     def new_chain(self):
         self.chains.append(new_chain())
@@ -58,14 +61,28 @@ class Rounds:
         alive = [x for x in self.links if x.alive]
         if alive:
             link = self.random.choice(alive)
-            c = Candidates([(100, 1.0), (200, 2.0), (END, 0.0), (5, 9.0), (101, 0.0)])
+            c = Candidates([(token, -0.1 * token) for token in range(640)])
             if c.apply(link).left:
-                ids = [*sorted(c.left), 5]
+                ids = [*sorted(c.left), 999]
                 L.llama_sampler_accept(pointer(link), self.random.choice(ids))
             try:
                 link.check()
             except OffPathError:
                 link.reset()
+
+    def read(self):
+        """What a link says of itself fits together, whatever was copied over it."""
+        if self.links:
+            link = self.random.choice(self.links)
+            cursor = link.cursor
+            assert (link.path, link.done) == (cursor.path, cursor.done)
+            assert len(link.path) == link.depth
+            assert repr(cursor) in repr(link) or not link.alive
+            if link.done:
+                leaves = LEAVES if link.name in LEAVES else OTHER
+                ids = leaves[link.name]
+                assert link.path[: len(ids)] == tuple(ids)
+                assert link.leaf == sorted(leaves, key=leaves.get).index(link.name)
 
     def clone(self):
         alive = [x for x in self.links if x.alive]
@@ -85,6 +102,20 @@ class Rounds:
         if len(alive) > 1:
             a, b = self.random.sample(alive, 2)
             L.llama_sampler_copy(pointer(a), pointer(b))
+            assert (a.path, a.leaf, a.name) == (b.path, b.leaf, b.name)
+
+    def take_out(self):
+        """A chain of ours that lost its link cannot be cloned."""
+        held = [x for x in self.ours if not x.closed and x.link.alive]
+        if held:
+            sampler = self.random.choice(held)
+            if "eliza-token-trie" in sampler.names:
+                self.ours.append(sampler.clone())
+                if self.random.random() < 0.5:
+                    return
+                sampler.link.remove_from(sampler)
+            with pytest.raises(InvalidArgument, match="taken out"):
+                sampler.clone()
 
     def own_chain(self):
         free = [x for x in self.links if x.owned]
@@ -124,14 +155,15 @@ class Rounds:
             ({"eog": "x"}, InvalidType),
         ):
             with pytest.raises(error):
-                Link(self.trie, **({"eog": [END]} | options))
+                Link(self.tries[0], **({"eog": [END]} | options))
 
     def step(self):
         operations = (self.new, self.new_chain, self.add, self.add, self.remove)
         operations += (self.use, self.use, self.clone, self.clone_chain, self.copy)
         operations += (self.own_chain, self.drop, self.drop, self.drop, self.wrong)
+        operations += (self.read, self.read, self.take_out)
         self.random.choice(operations)()
-        if len(self.links) + len(self.chains) + len(self.raw) > 24:
+        if len(self.links) + len(self.chains) + len(self.raw) + len(self.ours) > 24:
             for _ in range(8):
                 self.drop()
 
@@ -146,8 +178,7 @@ class Rounds:
 
 
 def run(rounds, seed=0):
-    trie = trie_of()
-    state = Rounds(seed, trie)
+    state = Rounds(seed, trie_of(), trie_of(OTHER))
     for _ in range(rounds):
         state.step()
     state.end()

@@ -37,8 +37,9 @@ class Link(_sampler.Link):
     """A `llama_sampler` that keeps to the choices of a trie.
 
     Its callbacks run without the GIL and without Python. What goes wrong there is noted
-    and raised by `check`, and by `Chain.sample`; until then the link lets no candidate
-    through: all have a logit of -inf and none is selected.
+    and raised by `check`, by `Chain.sample`, and by whatever else asks the link
+    something; until then it lets no candidate through: all have a logit of -inf and none
+    is selected.
 
     Parameters
     ----------
