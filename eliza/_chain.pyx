@@ -206,7 +206,7 @@ cdef class Chain:
 
     @cython.critical_section
     def reset(self):
-        """Go back to the beginning: the link to its root, the others as they do."""
+        """Go back to the beginning: the link to its start, the others as they do."""
         self.must_live()
         llama.sampler_reset(self.chain)
 

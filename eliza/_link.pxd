@@ -37,6 +37,7 @@ cdef struct shared_t:
     int64_t count            # of the links that use it
     bound_t b                # valid as long as `bound`
     void *bound              # the Bound; a reference of ours
+    pos_t start              # in `b`: where a reset goes back to
     token_t *ends            # [n_ends] owned, sorted: what ends a generation
     index_t n_ends
     bint greedy              # select the best one
@@ -45,8 +46,8 @@ cdef struct shared_t:
 cdef struct link_t:
     int64_t count            # the sampler's reference, and those of Python objects
     bint alive               # the sampler has not been freed
-    shared_t *shared
-    pos_t p
+    shared_t *shared         # another one after copy_state
+    pos_t p                  # in shared.b
     link_error error         # the first since it was last raised
     token_t error_id
     uint32_t *bits           # [n_vocab / 32] owned, made when needed; 0 between calls
@@ -57,14 +58,15 @@ cdef struct link_t:
 # The shared part takes its own reference to `bound`, and copies `ends`; NULL without
 # memory. Both with the GIL.
 cdef shared_t* shared_make(
-    object bound, const bound_t* b, const token_t* ends, index_t n_ends, bint greedy,
-    bint free_after,
+    object bound, const bound_t* b, const pos_t* start, const token_t* ends,
+    index_t n_ends, bint greedy, bint free_after,
 )
 # Give back the Bounds of links that are gone.
 cdef void links_sweep() noexcept
 
-# A sampler with a new link at p; takes one reference to `shared`. The link has one
-# reference, the sampler's. NULL without memory, `shared` is then released.
+# A sampler with a new link at p, a position in shared.b; takes one reference to
+# `shared`. The link has one reference, the sampler's. NULL without memory, `shared` is
+# then released.
 cdef llama_sampler* link_make(shared_t* shared, const pos_t* p) noexcept nogil
 
 cdef void link_retain(link_t* link) noexcept nogil

@@ -20,7 +20,6 @@ from ._position cimport (
     has_id,
     pos_accept,
     pos_gather,
-    pos_reset,
     pos_room,
     pos_span,
     pos_t,
@@ -274,7 +273,7 @@ cdef void on_apply(llama_sampler* smpl, llama_token_data_array* cur) noexcept no
 cdef void on_reset(llama_sampler* smpl) noexcept nogil:
     cdef link_t* link = <link_t*>smpl.ctx
     if link != NULL:
-        pos_reset(&link.p)
+        link.p = link.shared.start
         link.error = LINK_OK
 
 
@@ -338,8 +337,8 @@ cdef void shared_release(shared_t* shared) noexcept nogil:
 
 
 cdef shared_t* shared_make(
-    object bound, const bound_t* b, const token_t* ends, index_t n_ends, bint greedy,
-    bint free_after,
+    object bound, const bound_t* b, const pos_t* start, const token_t* ends,
+    index_t n_ends, bint greedy, bint free_after,
 ):
     cdef shared_t* shared = <shared_t*>calloc(1, sizeof(shared_t))
     if shared == NULL:
@@ -351,6 +350,7 @@ cdef shared_t* shared_make(
     memcpy(shared.ends, ends, n_ends * sizeof(token_t))
     shared.count = 1
     shared.b = b[0]
+    shared.start = start[0]
     shared.n_ends = n_ends
     shared.greedy = greedy
     shared.free_after = free_after

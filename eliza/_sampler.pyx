@@ -33,7 +33,6 @@ from ._llama_api cimport (
     place_in,
     truncating,
 )
-from ._position cimport pos_t
 from ._types cimport index_t, token_t
 
 from .errors import (
@@ -62,7 +61,6 @@ cdef class Link:
         cdef Cursor at
         cdef Ids ids
         cdef shared_t* shared
-        cdef pos_t p
         links_sweep()
         if key is KEY:
             return               # `adopt` fills it
@@ -70,12 +68,11 @@ cdef class Link:
         at = cursor
         ids = read_exits(ends, at.bound.b.trie.n_vocab, "eog", None)
         shared = shared_make(
-            at.bound, &at.bound.b, ids.data, <index_t>ids.n, greedy, free_after
+            at.bound, &at.bound.b, &at.p, ids.data, <index_t>ids.n, greedy, free_after
         )
         if shared == NULL:
             raise OutOfMemory("no memory for a link")
-        p = at.p
-        self.sampler = link_make(shared, &p)
+        self.sampler = link_make(shared, &shared.start)
         if self.sampler == NULL:
             raise OutOfMemory("no memory for a link")
         self.link = <link_t*>self.sampler.ctx
@@ -284,7 +281,10 @@ cdef class Link:
 
     @cython.critical_section
     def reset(self):
-        """Go back to the root, and forget an error that was not raised."""
+        """Go back to the start, and forget an error that was not raised.
+
+        The start is the root, or where the cursor was that the link was made of.
+        """
         self.must_live()
         llama.sampler_reset(self.sampler)
 

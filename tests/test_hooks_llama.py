@@ -134,6 +134,34 @@ def test_the_link_alone_in_a_chain_of_c(llama, model):
             twin.close()
 
 
+def test_three_ways_begin_where_a_moved_cursor_is(llama, model):
+    """Processor, chain link and completion: the ids of its path are in the prompt."""
+    place = model.vocab.place(PROMPT, CHOICES)
+    exits = end_ids(llama) if place.trie.needs_exits else ()
+    start = place.trie.cursor(exits=exits)
+    for token in start.allowed().tolist():
+        cursor = start.copy()
+        cursor.accept(token)
+        if cursor.done:
+            continue
+        ids = [*place.prompt_ids, *cursor.path]
+        linked = create_completion(llama, ids, cursor)
+        head = model.vocab.decode(ids).decode().removeprefix(PROMPT)
+        assert head + text_of(linked) == linked["choices"][0]["choice"]
+        assert processed(llama, ids, cursor) == text_of(linked)
+        parts = create_completion(llama, ids, cursor, stream=True)
+        assert "".join(text_of(part) for part in parts) == text_of(linked)
+        with chain(Link(cursor, eog=llama)) as sampler:
+            for _ in range(2):
+                llama.reset()
+                llama.eval(ids)
+                while not sampler.link.done:
+                    llama.eval([sampler.sample(llama)])
+                assert sampler.link.name == linked["choices"][0]["choice"]
+                sampler.reset()
+                assert sampler.link.path == (token,)
+
+
 def test_a_session_of_ones_own(llama, model):
     """Forced ids are accepted and evaluated together; the rest is sampled."""
     place = model.vocab.place(PROMPT, CHOICES)

@@ -181,13 +181,14 @@ def test_state_is_copied_across_tries():
     copy.reset()
     copy.accept(3)
     assert copy.allowed().tolist() == [4]
-    # The other way, and an error.
+    # The other way, an error, and where a reset goes back to.
     L.llama_sampler_copy(pointer(before), pointer(other))
     L.llama_sampler_accept(pointer(other), 8)
     with pytest.raises(OffPathError, match="allowed: 57"):
         other.check()
     other.accept(57)
-    assert other.path == (55, 56, 57)
+    other.reset()
+    assert other.path == (55, 56)
 
 
 def test_state_is_copied_between_samplers():
@@ -358,6 +359,21 @@ def test_a_chain_raises_what_is_noted_in_its_link():
             with pytest.raises(OffPathError, match="id 77 "):
                 use()
         assert sampler.link.path == ()
+
+
+def test_a_chain_of_a_moved_cursor_goes_back_to_its_position():
+    cursor = trie_of(ACTIONS).cursor()
+    cursor.accept(100)
+    row = row_of(_200=5.0)
+    with chain(Link(cursor, eog=[END])) as sampler:
+        for _ in range(2):
+            assert sampler.sample_row(row) == 101
+            assert (sampler.link.name, sampler.link.path) == ("THINK", (100, 101))
+            sampler.reset()
+        with sampler.clone() as copy:
+            copy.sample_row(row)
+            copy.reset()
+            assert copy.link.path == (100,)
 
 
 def test_chains_end_and_are_cloned():

@@ -321,8 +321,24 @@ def test_a_link_of_a_cursor_starts_where_that_is():
     link = Link(cursor, eog=[END])
     cursor.reset()
     assert link.allowed().tolist() == [101]
-    link.reset()
-    assert link.allowed().tolist() == [100, 200]
+    copy = link.clone()
+    raw = L.llama_sampler_clone(pointer(link))
+    link.accept(101)
+    assert link.name == "THINK"
+    # A reset goes back there, as that of the other hooks: in clones too.
+    L.llama_sampler_reset(pointer(link))
+    assert (link.path, link.allowed().tolist()) == ((100,), [101])
+    copy.accept(101)
+    copy.reset()
+    assert (copy.path, copy.allowed().tolist()) == ((100,), [101])
+    L.llama_sampler_accept(raw, 101)
+    L.llama_sampler_reset(raw)
+    assert Candidates([(100, 9.0), (101, 1.0)]).apply(raw).left == {101}
+    L.llama_sampler_free(raw)
+    again = Link(link.cursor, eog=[END])
+    again.accept(101)
+    again.reset()
+    assert again.path == (100,)
 
 
 def test_a_choice_that_others_continue_ends_by_an_eog_id():

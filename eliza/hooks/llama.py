@@ -44,7 +44,8 @@ class Link(_sampler.Link):
     Parameters
     ----------
     trie : Trie or Cursor
-        The choices; of a cursor, those that are left at its position.
+        The choices; of a cursor, those that are left at its position, to which `reset`
+        goes back.
     mode : {"greedy", "sample"} or {0, 1}
         Both put -inf on what is not allowed. "greedy", 0, also selects the highest,
         ties to the lowest id; "sample", 1, leaves the draw to the links after it.

@@ -147,7 +147,7 @@ def create_completion(
     prompt : str or list of int
         Ids where the trie was made by `Vocab.place`, which says with which.
     trie : Trie or Cursor
-        The choices.
+        The choices; of a cursor, those that are left at its position.
     **options
         `eog` (by default the model's), `exits`, `allow`, `after`; `temperature` (0 by
         default: the highest), `top_k`, `top_p`, `min_p`, `seed`, `repeat_penalty`,
