@@ -39,6 +39,9 @@ from .errors import ElizaError, InvalidArgument, InvalidType, OutOfMemory
 
 __all__ = ["CApi", "c_api", "get_include"]
 
+cdef enum:
+    MOST_LEAVES = 0x7FFFFFFE  # of a trie
+
 
 cdef extern from "Python.h":
     void PyErr_SetInterrupt() noexcept nogil
@@ -198,6 +201,10 @@ cdef int32_t trie_from_arrays(
         begin(<void**>out)
         if n_leaves == 0:
             raise InvalidArgument("there are no leaves; give at least one")
+        if n_leaves > MOST_LEAVES:  # before anything is added to it
+            raise InvalidArgument(
+                f"offsets: {n_leaves} leaves, and a trie holds up to {MOST_LEAVES}"
+            )
         start = numbers_of(offsets, n_leaves + 1, "offsets")
         n_tokens = offsets[n_leaves]
         if n_tokens < 0:

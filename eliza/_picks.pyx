@@ -39,6 +39,8 @@ cdef extern from "<stdio.h>" nogil:
 cdef enum:
     TEXT = 192               # bytes of the longest message that is made here
 
+cdef size_t MOST_BYTES = 0x7FFFFFFFFFFFFFFF  # no array is larger
+
 cdef const char* NO_OUT = b"a place for the result is NULL"
 cdef const char* NONE_LEFT = b"every allowed id has a logit of NaN or -inf"
 cdef const char* NOT_A_CURSOR = b"cursor is NULL, or was freed"
@@ -107,7 +109,7 @@ cdef int32_t read_row(
         return fail(
             err, err_cap, ELIZA_INVALID_ARGUMENT, b"row is not aligned to a float"
         )
-    if n < <size_t>c.b.trie.n_vocab or n > <size_t>0x7FFFFFFFFFFFFFFF:
+    if n < <size_t>c.b.trie.n_vocab or n > MOST_BYTES // sizeof(float):
         snprintf(
             text, TEXT, b"a row of %zu logits; the trie needs at least %d", n,
             c.b.trie.n_vocab,
@@ -224,7 +226,10 @@ cdef int32_t cursor_bitmask(
     if words == NULL:
         return fail(err, err_cap, ELIZA_INVALID_ARGUMENT, b"words is NULL")
     wanted = (<size_t>c.b.trie.n_vocab + 31) // 32
-    if n_words < wanted or <uintptr_t>words % sizeof(uint32_t):
+    if (
+        n_words < wanted or n_words > MOST_BYTES // sizeof(uint32_t) or
+        <uintptr_t>words % sizeof(uint32_t)
+    ):
         snprintf(
             text, TEXT, b"%zu words; the trie needs at least %zu, aligned", n_words,
             wanted,

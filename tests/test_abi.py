@@ -501,7 +501,7 @@ def test_configs_of_other_versions(ctx):
     config = StreamConfig(max_tokens=3)
     size = ctypes.sizeof(config)
     assert (StreamConfig.context_size.offset, size) == (80, 104)
-    for wrong in (0, 4, 79):
+    for wrong in (0, 4, 79, 4097, 2**63, 2**64 - 1):
         assert lib.open(ctx, ctypes.addressof(config), wrong, ctypes.byref(out)) == -2
     assert lib.open(ctx, ctypes.addressof(config), 80, ctypes.byref(out)) == 0
     lib.close(out)

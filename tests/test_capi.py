@@ -343,7 +343,12 @@ def test_a_trie_is_refused_with_a_reason(tmp_path):
         (arrays, (two, None, 2, None, V, None, 0), -2, "offsets is NULL"),
         (arrays, (two, wrong, 2, None, V, None, 0), -2, "not decrease"),
         (arrays, (two, below, 2, None, V, None, 0), -2, r"offsets\[2\] is -2"),
-        (arrays, (two, offsets, 2**63, None, V, None, 0), -2, "offsets"),
+        *(
+            (arrays, (two, offsets, n, names, V, None, 0), -2, f"offsets: {n} leaves")
+            for n in (2**31 - 1, 2**31, 2**32 + 2, 2**61, 2**63, 2**64 - 2, 2**64 - 1)
+            for names in (None, bad_name)
+        ),
+        (arrays, (two, offsets, 2, None, V, two, 2**64 - 1), -2, "exits"),
         (arrays, (two, offsets, 2, bad_name, V, None, 0), -2, r"names\[1\]"),
         (arrays, (two, offsets, 2, no_name, V, None, 0), -2, r"names\[1\]"),
         (arrays, (two, offsets, 2, None, 5, None, 0), -2, "leaf 1.* 5"),
@@ -355,6 +360,8 @@ def test_a_trie_is_refused_with_a_reason(tmp_path):
         ("trie_from_payload", (b"[" * 10**6, 10**6, None, V), -2, "nested|deep"),
         ("trie_from_bytes", (cut, len(cut)), -3, ""),
         ("trie_from_bytes", (b"", 0), -3, ""),
+        ("trie_from_bytes", (b"x", 2**64 - 1), -2, "more than memory"),
+        ("trie_from_payload", (b"x", 2**64 - 1, None, V), -2, "more than memory"),
         ("trie_open", (None,), -2, "path is NULL"),
         ("trie_open", (b"/nowhere/at/all",), -3, "/nowhere/at/all"),
     ):  # fmt: skip
@@ -378,6 +385,8 @@ def test_a_cursor_is_refused_with_a_reason(trie):
         ((trie, ids([END]), 1, allow, 0), "permits none"),
         ((trie, ids([END]), 1, None, 2), "allow is NULL"),
         ((trie, ids([V]), 1, None, 0), f"{V}"),
+        ((trie, ids([END]), 2**64 - 1, None, 0), "more than memory"),
+        ((trie, ids([END]), 1, allow, 2**64 - 1), "more than memory"),
     ):
         assert api.cursor_new(*arguments, ctypes.byref(out)) == -2
         assert text in api.text
@@ -469,6 +478,10 @@ def test_fc033_rows_too_short_or_not_aligned(cursor):
     crooked = ctypes.cast(ctypes.addressof(row) + 1, ctypes.POINTER(ctypes.c_float))
     assert api.cursor_argmax(cursor, crooked, V, ctypes.byref(token)) == -2
     assert api.cursor_bitmask(cursor, (ctypes.c_uint32 * 1)(), 1) == -2
+    for n in (2**62, 2**63, 2**64 - 1):  # sizes that no array has
+        assert api.cursor_mask(cursor, row, n) == -2
+        assert api.cursor_bitmask(cursor, (ctypes.c_uint32 * 2)(), n) == -2
+        assert api.cursor_rollback(cursor, n) == -2
     assert token.value == -5
 
 

@@ -67,6 +67,8 @@ cdef extern from "table.h" nogil:
 cdef enum:
     # Where the config of the library that these names are from ends.
     OLDEST_CONFIG = 80
+    # More than any later one will have: a number that is no size is not followed.
+    LARGEST_CONFIG = 4096
 
 
 # What crosses
@@ -120,7 +122,7 @@ cdef object read_config(const eliza_llm_stream_config_t* given, size_t size):
     cdef size_t i
     memset(&config, 0, sizeof(config))
     if given != NULL:
-        if size < OLDEST_CONFIG:
+        if not OLDEST_CONFIG <= size <= LARGEST_CONFIG:
             raise InvalidArgument(
                 f"config_size is {size}; it is the size of the struct, {sizeof(config)}"
             )
