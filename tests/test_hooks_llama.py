@@ -1,8 +1,10 @@
 """The hooks for llama.cpp and llama-cpp-python, on a small model and on SmolLM2."""
 
 import gc
+import inspect
 import itertools
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -280,11 +282,119 @@ def test_errors_of_the_link_reach_the_caller(llama, model, monkeypatch):
     assert text_of(create_completion(llama, ids, place.trie))
     with pytest.raises(TokenLimit, match="inside a choice"):
         create_completion(llama, ids, place.trie, max_tokens=1)
-    for taken in ("grammar", "logits_processor", "mirostat_mode"):
+    for taken in ("grammar", "logits_processor", "mirostat_mode", "tools"):
         with pytest.raises(InvalidArgument, match=taken):
             create_completion(llama, ids, place.trie, **{taken: 1})
+    for taken in ("typical_p", "tfs_z"):
+        with pytest.raises(InvalidArgument, match=taken):
+            create_completion(llama, ids, place.trie, **{taken: 0.9})
+    json_object = {"type": "json_object"}
+    with pytest.raises(InvalidArgument, match="response_format"):
+        create_chat_completion(llama, [], place.trie, response_format=json_object)
     with pytest.raises(NotSupported), sampling_with(object(), None):
         pass
+
+
+def defaults_of(call):
+    """Return the options of a call of llama-cpp-python, with their defaults."""
+    parameters = inspect.signature(call).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def test_values_that_do_nothing_are_taken(llama, model):
+    """All of llama-cpp-python's own defaults may be said aloud."""
+    place = model.vocab.place(PROMPT, CHOICES)
+    ids = list(place.prompt_ids)
+    plain = text_of(create_completion(llama, ids, place.trie))
+    said = defaults_of(llama_cpp.Llama.create_completion)
+    assert {"typical_p", "tfs_z", "mirostat_mode", "mirostat_tau"} <= set(said)
+    said.update(max_tokens=24, temperature=0.0)
+    assert text_of(create_completion(llama, ids, place.trie, **said)) == plain
+    said["logits_processor"] = llama_cpp.LogitsProcessorList([])
+    assert text_of(create_completion(llama, ids, place.trie, **said)) == plain
+    messages = [{"role": "user", "content": "mute the room"}]
+    trie = model.vocab.trie(CHOICES)
+    said = defaults_of(llama_cpp.Llama.create_chat_completion)
+    said.update(temperature=0.0, tools=[], response_format={"type": "text"})
+    assert (
+        create_chat_completion(llama, messages, trie, **said)["choices"][0]["choice"]
+        == create_chat_completion(llama, messages, trie)["choices"][0]["choice"]
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_it_says_what_ended_a_completion_inside_a_choice(llama, model, stream):
+    place = model.vocab.place(PROMPT, CHOICES)
+    ids = list(place.prompt_ids)
+    text = text_of(create_completion(llama, ids, place.trie))
+
+    def run(**options):
+        out = create_completion(llama, ids, place.trie, stream=stream, **options)
+        return list(out) if stream else out
+
+    with pytest.raises(TokenLimit, match="raise max_tokens"):
+        run(max_tokens=1)
+    for stop in (text[1], [text[1]], ["\n\n", text[1]]):
+        with pytest.raises(TokenLimit, match=f"stop={text[1]!r} stands in it"):
+            run(stop=stop)
+    run(stop=["\n\n"])
+    criteria = llama_cpp.StoppingCriteriaList([lambda _ids, _logits: True])
+    with pytest.raises(TokenLimit, match="stopping criterion") as caught:
+        run(stopping_criteria=criteria)
+    assert "max_tokens" not in str(caught.value)
+
+
+def test_fc_100_a_temporary_processor_lives_as_long_as_it_is_called(llama, model):
+    place = model.vocab.place(PROMPT, CHOICES)
+    ids = list(place.prompt_ids)
+    expected = text_of(create_completion(llama, ids, place.trie))
+    gone, steps = [], []
+
+    def temporary():
+        keep = logits_processor(place.trie, eog=llama)
+        gone.append(weakref.ref(keep))
+        return llama_cpp.LogitsProcessorList([keep])
+
+    def collect(_ids, _logits):
+        gc.collect()
+        steps.append(gone[-1]() is not None)
+        return False
+
+    gc.freeze()  # what was there before, or each collection takes 100 ms
+    try:
+        for _ in range(40):
+            out = llama.create_completion(
+                ids, max_tokens=24, temperature=0, logits_processor=temporary(),
+                stopping_criteria=llama_cpp.StoppingCriteriaList([collect]),
+            )  # fmt: skip
+            assert text_of(out) == expected
+        assert len(steps) > 80
+        assert all(steps)
+        # llama-cpp-python keeps its last sampler, with what is in it, until the next.
+        llama.create_completion(ids, max_tokens=1)
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 40
+    finally:
+        gc.unfreeze()
+
+
+def test_a_closed_llama_is_refused(path):
+    """FC-099: the address of its vocabulary outlives the vocabulary."""
+    closed = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, verbose=False)
+    known = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, verbose=False)
+    trie = eliza.Trie.from_tokens({"a": [5]}, n_vocab=known.n_vocab())
+    with chain(Link(trie, eog=known)) as sampler:
+        for llama in (closed, known):
+            llama.close()
+            for use in (
+                lambda llama=llama: end_ids(llama),
+                lambda llama=llama: Link(trie, eog=llama),
+                lambda llama=llama: logits_processor(trie, eog=llama),
+                lambda llama=llama: create_completion(llama, [1, 4], trie),
+                lambda llama=llama: sampler.sample(llama),
+            ):
+                with pytest.raises(Closed, match="closed"):
+                    use()
 
 
 def test_bias_and_penalties_are_those_of_llama_cpp(llama, model):

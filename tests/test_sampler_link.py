@@ -282,11 +282,15 @@ def test_fc_118_a_loop_that_only_asks_whether_it_is_done_ends():
     taken = []
     L.llama_sampler_accept(pointer(link), 100)
     L.llama_sampler_accept(pointer(link), 7)  # what a caller put in by mistake
-    with pytest.raises(OffPathError, match="id 7 "):
+
+    def loop():
         while not link.done and len(taken) < 50:
             c = Candidates([(5, 1.0), (7, 2.0), (101, 0.0)]).apply(outer)
             L.llama_sampler_accept(outer, c.token)
             taken.append(c.token)
+
+    with pytest.raises(OffPathError, match="id 7 "):
+        loop()
     assert taken == []
     L.llama_sampler_free(outer)
 

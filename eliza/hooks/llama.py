@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from eliza import _chain, _llama_api, _sampler
 from eliza._cursor import Cursor
 from eliza._trie import Trie
-from eliza.errors import InvalidArgument, InvalidType, OutOfMemory
+from eliza.errors import Closed, InvalidArgument, InvalidType, OutOfMemory
 from eliza.hooks._library import library
 from eliza.hooks._start import Start
 
@@ -38,8 +38,8 @@ class Link(_sampler.Link):
 
     Its callbacks run without the GIL and without Python. What goes wrong there is noted
     and raised by `check`, by `Chain.sample`, and by whatever else asks the link
-    something; until then it lets no candidate through: all have a logit of -inf and none
-    is selected.
+    something; until then it lets no candidate through: all have a logit of -inf and
+    none is selected.
 
     Parameters
     ----------
@@ -306,8 +306,15 @@ def end_ids(llama: Any) -> tuple[int, ...]:
     Parameters
     ----------
     llama : llama_cpp.Llama
+
+    Raises
+    ------
+    Closed
+        The model was freed.
     """
     library()
+    if llama._model.model is None:  # its vocabulary's address stays behind
+        raise Closed("the llama_cpp.Llama is closed")
     found = _ends.get(llama)
     if found is None:
         found = _ends[llama] = _llama_api.end_ids(_address(llama._model.vocab))

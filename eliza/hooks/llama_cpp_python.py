@@ -40,11 +40,18 @@ __all__ = [
     "sampling_with",
 ]
 
-#: What llama-cpp-python would give to its own sampler, and the chain has not.
-_NOT_OURS = (
-    *("typical_p", "tfs_z", "mirostat_mode", "mirostat_tau", "mirostat_eta"),
-    *("grammar", "logits_processor", "response_format", "tools", "functions"),
-)
+#: What llama-cpp-python would give to its own sampler, and the chain has not: beside
+#: None, the value that does nothing.
+_NOT_OURS: dict[str, Any] = {
+    "typical_p": 1.0,
+    "tfs_z": 1.0,
+    "mirostat_mode": 0,
+    "grammar": None,
+    "logits_processor": [],
+    "tools": [],
+    "functions": [],
+    "response_format": {"type": "text"},
+}
 
 
 class LlamaProcessor(Processor):
@@ -181,11 +188,12 @@ def create_chat_completion(
 def _complete(
     llama: Any, call: Any, prompt: Any, trie: Trie | Cursor, options: dict[str, Any]
 ) -> Any:
-    taken = [name for name in _NOT_OURS if options.get(name) is not None]
-    if taken:
-        raise InvalidArgument(
-            f"{taken[0]}= does not go with a constraint: its choices are in the trie"
-        )
+    for name, nothing in _NOT_OURS.items():
+        value = options.pop(name, None)
+        if value is not None and value != nothing:
+            raise InvalidArgument(
+                f"{name}= does not go with a constraint: its choices are in the trie"
+            )
     eog = options.pop("eog", None)
     link_options = _taken(options, "exits", "allow", "after")
     sampler = _chain(trie, llama if eog is None else eog, link_options, options)
@@ -195,8 +203,9 @@ def _complete(
         return _stream(llama, call, prompt, sampler, options)
     with sampler, sampling_with(llama, sampler):
         out = call(prompt, **options)
-        _must_be_done(sampler)
         link = sampler.link
+        if not link.done:
+            raise _inside(llama, sampler, options, out)
         out["choices"][0]["choice"] = link.leaf if link.name is None else link.name
         return out
 
@@ -205,16 +214,31 @@ def _stream(
     llama: Any, call: Any, prompt: Any, sampler: Chain, options: dict[str, Any]
 ) -> Iterator[Any]:
     with sampler, sampling_with(llama, sampler):
-        yield from call(prompt, **options)
-        _must_be_done(sampler)
+        for part in call(prompt, **options):
+            yield part
+        if not sampler.link.done:
+            raise _inside(llama, sampler, options, part)
 
 
-def _must_be_done(sampler: Chain) -> None:
-    link = sampler.link
-    if not link.done:
-        raise TokenLimit(
-            f"the completion ended inside a choice, after {link.path}: raise max_tokens"
+def _inside(
+    llama: Any, sampler: Chain, options: dict[str, Any], last: Any
+) -> TokenLimit:
+    """Say why a completion, or the last part of it, ended inside a choice."""
+    path = sampler.link.path
+    if last["choices"][0]["finish_reason"] == "length":
+        why = "raise max_tokens, or the n_ctx of the model"
+    else:
+        stop = options.get("stop") or []
+        text = llama.detokenize(list(path))
+        found = [s for s in ([stop] if isinstance(stop, str) else stop)
+                 if s.encode() in text]  # fmt: skip
+        why = (
+            f"stop={found[0]!r} stands in it"
+            if found
+            else "a stopping criterion, a stop text of the chat format or an "
+            "end-of-generation id in the choice stopped it"
         )
+    return TokenLimit(f"the completion ended inside a choice, after {path}: {why}")
 
 
 def _chain(
