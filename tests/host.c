@@ -1,6 +1,8 @@
 /* A process without Python: what tests/test_abi_hosts.py compiles and runs.
  *
- *   host LIBPYTHON EXECUTABLE MODEL PAYLOAD     ("" stands for NULL)
+ *   host LIBPYTHON EXECUTABLE MODEL PAYLOAD [WRONG ...]     ("" stands for NULL)
+ *
+ * First Python is started as each of the WRONG executables, which must fail.
  *
  * Each function of eliza_api is called once with the types of the header, from several
  * threads that Python knows nothing of; then a model answers.
@@ -134,8 +136,14 @@ static void stream(const char *model, const char *payload) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 5) return 3;
+  if (argc < 5) return 3;
   if (eliza_get_api(ELIZA_API_VERSION, E) != NULL) return 4;
+  for (int i = 5; i < argc; i++) {
+    if (eliza_abi_init(argv[1], argv[i], E) != ELIZA_ABI_MISMATCH) return 5;
+    if (strstr(err, "eliza cannot be imported") == NULL) return 6;
+    if (eliza_get_api(ELIZA_API_VERSION, E) != NULL) return 7;
+    if (strstr(err, "call eliza_abi_init first") == NULL) return 8;
+  }
   if (eliza_abi_init(argv[1][0] ? argv[1] : NULL, argv[2][0] ? argv[2] : NULL, E) < 0) {
     printf("%s\n", err);
     return 2;

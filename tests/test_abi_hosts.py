@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import venv
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,21 @@ def test_it_says_why_python_does_not_start(program, path, payload, found, tmp_pa
         done = run(program, libpython, executable, path, payload)
         assert done.returncode == 2, done.stdout + done.stderr
         assert reason in done.stdout
+
+
+def test_it_starts_after_a_python_without_eliza(
+    program, path, payload, found, tmp_path
+):
+    """FC-114: what is refused is left, and the right one is taken afterwards."""
+    venv.create(tmp_path / "empty", symlinks=True)
+    wrong = ["/nowhere/python", tmp_path / "empty" / "bin" / "python"]
+    done = run(
+        program, found["libpython"], found["executable"], path, payload, *wrong, *wrong
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["trie: stop", "threads: 4 of 4"]
+    assert lines[2] in ("stream: REPLY", "stream: IGNORE")
 
 
 def test_the_paths_may_come_from_the_environment(program, path, payload, found):

@@ -56,6 +56,7 @@ typedef struct python {
   void (*init_config)(PyConfig *);
   PyStatus (*set_text)(PyConfig *, wchar_t **, const char *);
   PyStatus (*initialize)(const PyConfig *);
+  int (*finalize)(void);
   void (*clear_config)(PyConfig *);
   int (*failed)(PyStatus);
   PyGILState_STATE (*ensure)(void);
@@ -81,6 +82,7 @@ static int find(void *where, python *py) {
       {"PyConfig_InitIsolatedConfig", (void **)&py->init_config},
       {"PyConfig_SetBytesString", (void **)&py->set_text},
       {"Py_InitializeFromConfig", (void **)&py->initialize},
+      {"Py_FinalizeEx", (void **)&py->finalize},
       {"PyConfig_Clear", (void **)&py->clear_config},
       {"PyStatus_Exception", (void **)&py->failed},
       {"PyGILState_Ensure", (void **)&py->ensure},
@@ -111,11 +113,22 @@ static int check_version(const python *py, char *err, size_t cap) {
   return fail(err, cap, ELIZA_ABI_MISMATCH, text);
 }
 
+/* Whether an exception says that there is no module called eliza. */
+static int is_absence(const python *py, PyObject *value) {
+  PyObject *name = value != NULL ? py->attribute(value, "name") : NULL;
+  const char *utf8 = name != NULL ? py->utf8(name) : NULL;
+  int absent = utf8 != NULL && strcmp(utf8, "eliza") == 0;
+  py->clear_error();
+  py->drop(name);
+  return absent;
+}
+
 /* Put the exception that is set into a text. */
-static int fail_by_exception(const python *py, char *err, size_t cap) {
+static int fail_by_exception(const python *py, int *absent, char *err, size_t cap) {
   PyObject *type = NULL, *value = NULL, *trace = NULL, *text = NULL;
   const char *utf8 = NULL;
   py->fetch(&type, &value, &trace);
+  *absent = is_absence(py, value);
   if (value != NULL) text = py->str(value);
   if (text != NULL) utf8 = py->utf8(text);
   fail_with(err, cap, 0, "eliza cannot be imported by the Python of this process: %s",
@@ -128,19 +141,21 @@ static int fail_by_exception(const python *py, char *err, size_t cap) {
   return ELIZA_ABI_MISMATCH;
 }
 
-/* With Python running: get the functions behind the symbols. */
-static int attach(const python *py, char *err, size_t cap) {
+/* With Python running: get the functions behind the symbols. *absent: it has no eliza,
+ * and nothing but modules of its own was imported. */
+static int attach(const python *py, int *absent, char *err, size_t cap) {
   PyGILState_STATE gil;
   PyObject *module, *capsule = NULL;
   const eliza_table *table = NULL;
   int status = check_version(py, err, cap);
+  *absent = 0;
   if (status != ELIZA_OK) return status;
   gil = py->ensure();
   module = py->import_module("eliza.abi._inference");
   if (module != NULL) capsule = py->attribute(module, "_TABLE");
   if (capsule != NULL) table = py->pointer(capsule, ELIZA_TABLE_CAPSULE);
   if (table == NULL) {
-    status = fail_by_exception(py, err, cap);
+    status = fail_by_exception(py, absent, err, cap);
   } else if (table->size != sizeof(eliza_table)) {
     status = fail(err, cap, ELIZA_ABI_MISMATCH,
                   "the library is of another build than the eliza that Python imports");
@@ -157,13 +172,14 @@ static int attach(const python *py, char *err, size_t cap) {
 static const eliza_table *functions(int *status, char *err, size_t cap) {
   const eliza_table *table = __atomic_load_n(&the_table, __ATOMIC_ACQUIRE);
   python py;
+  int absent;
   if (table != NULL) return table;
   if (!find(RTLD_DEFAULT, &py) || !py.is_initialized()) {
     *status = fail(err, cap, ELIZA_ABI_MISMATCH,
                    "no Python runs in this process: call eliza_abi_init first");
     return NULL;
   }
-  *status = attach(&py, err, cap);
+  *status = attach(&py, &absent, err, cap);
   return __atomic_load_n(&the_table, __ATOMIC_ACQUIRE);
 }
 
@@ -172,7 +188,7 @@ static const eliza_table *functions(int *status, char *err, size_t cap) {
 static int start(const python *py, const char *executable, char *err, size_t cap) {
   PyConfig config;
   PyStatus status;
-  int code = check_version(py, err, cap);
+  int absent, code = check_version(py, err, cap);
   if (code != ELIZA_OK) return code;
   py->init_config(&config);
   status.err_msg = NULL;
@@ -186,8 +202,12 @@ static int start(const python *py, const char *executable, char *err, size_t cap
   status = py->initialize(&config);
   if (py->failed(status)) goto failed;
   py->clear_config(&config);
-  code = attach(py, err, cap);
-  py->save(); /* the GIL is nobody's from now on */
+  code = attach(py, &absent, err, cap);
+  if (absent) {
+    py->finalize(); /* so that it can be started as another one */
+  } else {
+    py->save(); /* the GIL is nobody's from now on */
+  }
   return code;
 failed:
   py->clear_config(&config);
@@ -200,10 +220,12 @@ static int start_or_find(const char *libpython, const char *executable, char *er
   python py;
   void *library;
   const char *reason;
+  int absent;
   if (__atomic_load_n(&the_table, __ATOMIC_ACQUIRE) != NULL) {
     return fail(err, cap, ELIZA_OK, "");
   }
-  if (find(RTLD_DEFAULT, &py) && py.is_initialized()) return attach(&py, err, cap);
+  if (find(RTLD_DEFAULT, &py) && py.is_initialized())
+    return attach(&py, &absent, err, cap);
   if (libpython == NULL) libpython = getenv("ELIZA_LIBPYTHON");
   if (libpython == NULL) libpython = ELIZA_LIBPYTHON_NAME;
   if (executable == NULL) executable = getenv("ELIZA_PYTHON");
@@ -218,7 +240,7 @@ static int start_or_find(const char *libpython, const char *executable, char *er
     return fail_with(err, cap, ELIZA_ABI_MISMATCH, "%s is no libpython of version 3.11+",
                      libpython);
   }
-  if (py.is_initialized()) return attach(&py, err, cap);
+  if (py.is_initialized()) return attach(&py, &absent, err, cap);
   return start(&py, executable, err, cap);
 }
 

@@ -56,7 +56,7 @@ enum {
   ELIZA_OUT_OF_MEMORY = -5,
   ELIZA_ABI_MISMATCH = -6,
   ELIZA_CANCELLED = -7,
-  ELIZA_OFF_PATH = -8,         /* an id that is not allowed here */
+  ELIZA_OFF_PATH = -8,         /* an id of the vocabulary that is not allowed here */
   ELIZA_CONTEXT_OVERFLOW = -9,
   ELIZA_NO_CANDIDATE = -10,    /* all allowed ids are NaN or -inf, or it is done */
   ELIZA_CLOSED = -11,
@@ -162,7 +162,8 @@ typedef struct eliza_api {
 
   /* ---- cursors: where they go ---- */
 
-  /* One of the allowed ids; else ELIZA_OFF_PATH, and the cursor stays. */
+  /* One of the allowed ids. For another one of the vocabulary ELIZA_OFF_PATH, for a
+   * number outside of it ELIZA_INVALID_ARGUMENT; the cursor stays. */
   int32_t (*cursor_accept)(eliza_cursor *cursor, int32_t id, char *err, size_t err_cap);
 
   /* Take back the last n ids. */

@@ -67,7 +67,9 @@ typedef struct eliza_llm_stream_config {
 const char *eliza_inference_abi_version(void);
 
 /* Start Python in a process that has none; where it runs already, only find it. May be
- * called again, and from several threads.
+ * called from several threads, and again: after success it does nothing, after an error
+ * the paths may be other ones. (Not after ELIZA_ABI_MISMATCH of a Python that has eliza
+ * but cannot import it, as where it is damaged: that Python runs on, and is asked again.)
  *
  * libpython    the shared library of the Python that eliza was installed for, of the
  *              same minor version; NULL: what ELIZA_LIBPYTHON names, or else what the
@@ -76,7 +78,8 @@ const char *eliza_inference_abi_version(void);
  *              NULL: what ELIZA_PYTHON names, or else the first one on PATH
  *
  * `python -m eliza.abi` prints all three paths. Python reads neither PYTHON* variables
- * nor user site packages here, and leaves signals alone. It is never shut down. */
+ * nor user site packages here, and leaves signals alone. It is shut down only where it
+ * has no eliza. */
 int eliza_abi_init(const char *libpython, const char *executable, char *err,
                    size_t err_cap);
 
