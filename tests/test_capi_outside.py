@@ -26,7 +26,8 @@ from support import END, V, choice_sets
 HERE = Path(__file__).parent
 
 
-def compile_module(source: Path, folder: Path):
+def compile_module(source: Path, folder: Path, include: str | Path | None = None):
+    """Build a module, with the installed headers or others, and import it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -45,7 +46,7 @@ def compile_module(source: Path, folder: Path):
     flags = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", *flags, f"-I{python}",
-         f"-I{eliza.get_include()}", c_file, "-o", built],
+         f"-I{include or eliza.get_include()}", c_file, "-o", built],
         check=True,
     )  # fmt: skip
     spec = importlib.util.spec_from_file_location(name, built)
@@ -101,3 +102,45 @@ def test_the_struct_by_capsule(outside):
     """`eliza_import` of the header, from an extension module."""
     assert outside.api_version() == eliza.c_api().version
     assert outside.api_size() == eliza.c_api().size
+
+
+OTHER = """
+cdef extern from "eliza.h":
+    ctypedef struct eliza_api:
+        unsigned version
+    const eliza_api* eliza_import() except NULL
+
+def version():
+    return eliza_import().version
+"""
+
+
+@pytest.mark.parametrize("version", [0, 2, 999])
+def test_fc_114_a_module_of_another_version_is_refused(version, tmp_path, outside):
+    """`eliza_import` raises before anything is called; others go on."""
+    text = (Path(eliza.get_include()) / "eliza.h").read_text()
+    defined = "#define ELIZA_API_VERSION 1u"
+    assert defined in text
+    include = tmp_path / "include"
+    include.mkdir()
+    (include / "eliza.h").write_text(
+        text.replace(defined, defined[:-2] + f"{version}u")
+    )
+    source = tmp_path / f"other{version}.pyx"
+    source.write_text(OTHER)
+    other = compile_module(source, tmp_path, include)
+    for _ in range(2):
+        with pytest.raises(ImportError, match=f"version 1 of its C API, not {version}"):
+            other.version()
+    assert outside.api_version() == 1
+
+
+def test_fc_114_a_missing_struct_is_an_exception(tmp_path, monkeypatch):
+    source = tmp_path / "lost.pyx"
+    source.write_text(OTHER)
+    lost = compile_module(source, tmp_path)
+    with monkeypatch.context() as without:
+        without.delattr("eliza._capi._API")
+        with pytest.raises(AttributeError, match="_API"):
+            lost.version()
+    assert lost.version() == 1
