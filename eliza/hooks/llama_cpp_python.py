@@ -203,9 +203,8 @@ def _complete(
         return _stream(llama, call, prompt, sampler, options)
     with sampler, sampling_with(llama, sampler):
         out = call(prompt, **options)
+        _must_be_done(sampler, llama, options, out)
         link = sampler.link
-        if not link.done:
-            raise _inside(llama, sampler, options, out)
         out["choices"][0]["choice"] = link.leaf if link.name is None else link.name
         return out
 
@@ -214,31 +213,33 @@ def _stream(
     llama: Any, call: Any, prompt: Any, sampler: Chain, options: dict[str, Any]
 ) -> Iterator[Any]:
     with sampler, sampling_with(llama, sampler):
-        for part in call(prompt, **options):
-            yield part
-        if not sampler.link.done:
-            raise _inside(llama, sampler, options, part)
+        last = None
+        for last in call(prompt, **options):
+            yield last
+        _must_be_done(sampler, llama, options, last)
 
 
-def _inside(
-    llama: Any, sampler: Chain, options: dict[str, Any], last: Any
-) -> TokenLimit:
+def _must_be_done(
+    sampler: Chain, llama: Any, options: dict[str, Any], last: Any
+) -> None:
     """Say why a completion, or the last part of it, ended inside a choice."""
+    if sampler.link.done:
+        return
     path = sampler.link.path
     if last["choices"][0]["finish_reason"] == "length":
         why = "raise max_tokens, or the n_ctx of the model"
     else:
         stop = options.get("stop") or []
+        stops = [stop] if isinstance(stop, str) else stop
         text = llama.detokenize(list(path))
-        found = [s for s in ([stop] if isinstance(stop, str) else stop)
-                 if s.encode() in text]  # fmt: skip
+        found = [s for s in stops if s.encode() in text]
         why = (
             f"stop={found[0]!r} stands in it"
             if found
             else "a stopping criterion, a stop text of the chat format or an "
             "end-of-generation id in the choice stopped it"
         )
-    return TokenLimit(f"the completion ended inside a choice, after {path}: {why}")
+    raise TokenLimit(f"the completion ended inside a choice, after {path}: {why}")
 
 
 def _chain(
