@@ -312,6 +312,11 @@ def test_values_that_do_nothing_are_taken(llama, model):
     assert text_of(create_completion(llama, ids, place.trie, **said)) == plain
     said["logits_processor"] = llama_cpp.LogitsProcessorList([])
     assert text_of(create_completion(llama, ids, place.trie, **said)) == plain
+    drawn = [
+        text_of(create_completion(llama, ids, place.trie, temperature=9.0, seed=3, **k))
+        for k in ({}, {"top_k": -1}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0})
+    ]
+    assert len(set(drawn)) == 1
     messages = [{"role": "user", "content": "mute the room"}]
     trie = model.vocab.trie(CHOICES)
     said = defaults_of(llama_cpp.Llama.create_chat_completion)

@@ -252,6 +252,8 @@ def _chain(
     temperature = options.pop("temperature", 0.0)
     seed = options.pop("seed", None)
     draw = _taken(options, "top_k", "top_p", "min_p")
+    if draw.get("top_k") == -1:  # off, as llama.cpp writes it
+        draw["top_k"] = 0
     penalties = Penalties(
         repeat=options.pop("repeat_penalty", 1.0),
         frequency=options.pop("frequency_penalty", 0.0),
