@@ -55,7 +55,7 @@ cdef struct llama_calls:
     const void *(*get_model)(const void*) noexcept nogil
     const void *(*model_get_vocab)(const void*) noexcept nogil
     int32_t (*vocab_n_tokens)(const void*) noexcept nogil
-    bint (*vocab_is_eog)(const void*, token_t) noexcept nogil
+    unsigned char (*vocab_is_eog)(const void*, token_t) noexcept nogil
 
 cdef llama_calls llama      # all NULL until it was set
 
