@@ -234,6 +234,9 @@ def summary(runs: list[Run]) -> dict[str, Any]:
         "forward_passes_total": n_ids,
         "forward_passes_saved": n_ids - after,
         "passes_after_prompt_mean": round(after / len(runs), 3),
+        # As for passes: what a loop takes that computes each id of an answer by itself.
+        "positions_total": n_ids,
+        "positions_saved": n_ids - sum(run.positions for run in runs),
         "positions_after_prompt_mean": round(
             statistics.mean(run.positions for run in runs), 2
         ),

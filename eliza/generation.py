@@ -17,6 +17,7 @@ from eliza._cursor import Cursor
 from eliza.errors import (
     BackendError,
     ContextOverflow,
+    InvalidArgument,
     InvalidType,
     NoCandidateError,
     OffPathError,
@@ -173,7 +174,13 @@ class Generation:
     def rewind(self) -> None:
         """Take the constraint back to where it was bound: it binds what comes next."""
         if self.constraint is not None and self.path:
-            self.constraint.rollback(len(self.path))
+            try:
+                self.constraint.rollback(len(self.path))
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    "the constraint was moved by someone else than the session: bind "
+                    f"it again ({error})"
+                ) from error
         self.path = []
 
     @property
@@ -198,9 +205,14 @@ class Generation:
             self._decode([])  # what waits is part of each frontier
             self._report_above(ids, report, every)
         elif ids:
-            self.timeline.append([*self.pending, *ids])
-            self.restart()
+            before, waiting = self._count(), self.pending
             self.rewind()
+            self.restart()
+            try:
+                self.timeline.append([*waiting, *ids])
+            except BaseException:
+                self._count_on(before)
+                raise
 
     def _report_above(
         self, ids: list[int], report: Callable[[int, int], None], every: int
@@ -209,8 +221,8 @@ class Generation:
         before = self._count()
         history = self.timeline.ids
         if ids:
-            self.restart()
             self.rewind()
+            self.restart()
         try:
             self.timeline.append_in_pieces(ids, report, every)
         except BaseException:
@@ -239,8 +251,8 @@ class Generation:
         timeline.check_room(len(prompt))
         name = timeline.generation, timeline.position
         before = self._count()
-        self.restart()
         self.rewind()
+        self.restart()
         try:
             return timeline.sync(prompt, report, every)
         except BaseException:
@@ -356,7 +368,7 @@ class Generation:
                 self.timeline.attempt([*self.pending, *draft])
                 return draft
             except ContextOverflow:
-                self.timeline.realign()  # the draft was too long, what waits may fit
+                self.realign()  # the draft was too long, what waits may fit
         if self.pending:
             self.timeline.append(self.pending)
             self.pending = []

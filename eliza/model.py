@@ -14,7 +14,7 @@ from eliza.chat import ChatTemplate
 from eliza.choosing.choices import Choices
 from eliza.choosing.choose import Placed, Prior, answer
 from eliza.choosing.request import Request, Sampling
-from eliza.errors import Cancelled, Closed, InvalidType
+from eliza.errors import Cancelled, Closed, InvalidArgument, InvalidType
 from eliza.generation import Generation
 from eliza.host import Host, check_limit
 from eliza.locking import ModelLock
@@ -90,6 +90,7 @@ class Model:
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._past: list[Counters] = []  # of sessions that were closed or dropped
         self._counting = threading.Lock()
+        self._in_trace = False
 
     @property
     def vocab(self) -> Vocab:
@@ -246,10 +247,27 @@ class Model:
                     allow,
                     prior,
                     start,
-                    trace,
+                    None if trace is None else self._traced(trace),
                 )
             finally:
                 self._cancel = None
+                if self._closing:  # inside trace
+                    self.close()
+
+    def _traced(self, trace: Callable[[Event], Any]) -> Callable[[Event], None]:
+        """Return a trace during which nothing of the model may be called.
+
+        What it computed would stand where the choice is about to read its logits.
+        """
+
+        def told(event: Event) -> None:
+            self._in_trace = True
+            try:
+                trace(event)
+            finally:
+                self._in_trace = False
+
+        return told
 
     def _read(self, prompt: Prompt) -> str | Iterable[int]:
         """Write messages; leave other prompts as they are."""
@@ -264,7 +282,10 @@ class Model:
         """
         before = self._read(prompt)
         placed = Placed.of(self.vocab, before, choices, suffix, self.cache)
-        key = (tuple(placed.prompt_ids), choices.texts or placed.trie, suffix)
+        which: Any = choices.texts
+        if choices.trie is not None:
+            which = len(choices.trie), choices.trie.fingerprint, placed.exits
+        key = (tuple(placed.prompt_ids), which, suffix)
         known = self._priors.pop(key, None)
         if known is None:
             session = self._new_session()
@@ -451,6 +472,11 @@ class Model:
     def _check(self) -> None:
         if self._closing:
             raise Closed("the model is closed")
+        if self._in_trace:
+            raise InvalidArgument(
+                "the model is in the middle of a choice: nothing of it may be called "
+                "inside trace"
+            )
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled("the call was cancelled")
 
@@ -463,7 +489,7 @@ class Model:
         if self._lock.foreign:
             return  # what there is to free is the parent's
         with self._lock:
-            if not self._closed:
+            if not self._closed and not self._in_trace:
                 self._closed = True
                 self.backend.close()
 

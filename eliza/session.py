@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from eliza.errors import (
     Cancelled,
@@ -154,8 +154,9 @@ class Session:
         Cancelled, BackendError
             The session keeps what it holds of the prompt.
         """
-        if type(prompt) is list and on_frontier is None:
-            ids = prompt  # the runtime checks those that are new
+        plain = type(prompt) is list and {*map(type, prompt)} <= {int}
+        if plain and on_frontier is None:
+            ids = cast("list[int]", prompt)  # the runtime checks those that are new
         else:
             ids = self.vocab.prompt_ids(prompt)
         if not ids:

@@ -1,6 +1,7 @@
 """The command, as a shell would call it, on a small model file."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -149,6 +150,34 @@ def test_interrupt_is_130(monkeypatch, capsys, path):
     assert (code, err) == (130, "eliza: interrupted\n")
 
 
+INTERRUPT = """
+import os, signal, sys
+from eliza.backends.llama_context import NativeContext
+from eliza.cli import main
+plain, seen = NativeContext.run, []
+def run(self, *rest):
+    seen.append(1)
+    if len(seen) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    return plain(self, *rest)
+NativeContext.run = run
+code = main(sys.argv[1:])
+print(len(seen), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+def test_ctrl_c_in_the_middle_of_a_prompt_is_130(path):
+    command = [sys.executable, "-P", "-c", INTERRUPT, "choose", "--model", path]
+    done = subprocess.run(
+        [*command, "--choice", "Yes", "--choice", "No", "an action " * 300],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "eliza: interrupted\n3\n"
+
+
 def test_it_is_installed_and_quiet(path):
     done = subprocess.run(
         [*COMMAND, "choose", "--model", path, "--choice", "Yes", "an action"],
@@ -171,3 +200,26 @@ def test_version_and_options_for_something_else(capsys):
     with pytest.raises(SystemExit):
         main(["convert", "model.gguf", "out.tflite", "--prefill", "x"])
     assert "'x' is no list of whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lines_of_a_file_are_choices_as_they_stand(newline, tmp_path):
+    """Only line feeds end a line, and a byte order mark is part of none."""
+    from eliza.cli.choose import _read_choices
+
+    choices = ["Yes", "No\u2028not", "a\x0cb", "\x85", " x "]
+    text = newline.join([*choices, ""])
+    (tmp_path / "c.txt").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert _read_choices(str(tmp_path / "c.txt")) == choices
+
+
+def test_what_the_terminal_cannot_show_is_no_answer(path):
+    command = [sys.executable, "-P", "-m", "eliza", "choose", "--model", path]
+    done = subprocess.run(
+        [*command, "--choice", "e\u0301", "an action"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "cannot be written in ascii" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from eliza import NotSupported, Trie
+from eliza import Closed, InvalidArgument, NotSupported, Trie
 from support import END, hashed, model_of, plain_vocab, scripted
 from t32 import t32
 
@@ -119,6 +119,44 @@ def test_a_trace_sees_each_batch_and_each_point():
         assert sum(options.values()) == pytest.approx(1)
     seconds = [event.seconds for event in events]
     assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize("method", ["exact", "greedy"])
+def test_nothing_of_the_model_may_be_called_inside_a_trace(method):
+    """What it computed would stand where the choice is about to read its logits."""
+    model = model_of(hashed(1, 64), plain_vocab())
+    trie = Trie.from_tokens(LEAVES, n_vocab=64)
+    other = model.open()
+    other.prefill([4])
+    expected = model.choose([4, 5], trie, method=method)
+    refused = []
+
+    def call(event):
+        for verb in (
+            lambda: model.choose([7, 8], trie),
+            model.open,
+            other.next,
+            lambda: other.prefill([7]),
+        ):
+            with pytest.raises(InvalidArgument, match="inside trace"):
+                verb()
+            refused.append(verb)
+
+    answer = model.choose([4, 5], trie, method=method, trace=call)
+    assert refused
+    assert answer.value == expected.value
+    assert answer.logprob == expected.logprob
+    assert model.choose([4, 5], trie, method=method).value == expected.value
+    other.next()
+
+
+def test_a_model_that_is_closed_inside_a_trace_ends_the_choice():
+    model = model_of(hashed(1, 64), plain_vocab())
+    trie = Trie.from_tokens(LEAVES, n_vocab=64)
+    with pytest.raises(Closed):
+        model.choose([4, 5], trie, ranking="whole", trace=lambda event: model.close())
+    with pytest.raises(Closed):
+        model.backend.open()
 
 
 def test_fc116_what_a_trace_raises_reaches_the_caller():

@@ -673,6 +673,24 @@ def test_forgotten_sequences_give_their_cells_back(path):
         assert backend.open().tree_room() == TreeRoom(nodes=64, branches=255)
 
 
+@pytest.mark.parametrize("n_ctx", [100, 60])
+def test_a_restored_state_is_counted_once(path, n_ctx):
+    """Whether or not there is room for both while it is put in."""
+    with LlamaBackend(path, n_ctx=n_ctx, **EXACT) as backend:
+        sequence = backend.open()
+        sequence.decode(some_ids(40))
+        state = sequence.save()
+        for _ in range(5):
+            sequence.restore(state, 40)
+            assert backend._context.room() == n_ctx - 40
+            assert sequence.tree_room().nodes == n_ctx - 40
+            sequence.decode([5])
+            assert backend._context.room() == n_ctx - 41
+        sequence.close()
+        assert backend._context.room() == n_ctx
+        assert backend.open().tree_room() == TreeRoom(nodes=n_ctx, branches=255)
+
+
 FORK = """
 import os, sys
 from eliza.backends.llama_cpp import LlamaBackend

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eliza import InvalidArgument, InvalidType, Trie
+from eliza import InvalidArgument, InvalidType, NoCandidateError, Trie
 from eliza.reference import Reference, log_sum_exp
 from support import END, choice_sets, hashed, model_of, plain_vocab, scripted
 from t32 import t32
@@ -181,6 +181,16 @@ def test_a_threshold_is_decided_rightly(leaves, seed, normalize, threshold):
         assert full.abstained == answer.abstained
 
 
+@settings(max_examples=100, deadline=None)
+@given(choice_sets(), st.integers(0, 10_000), st.floats(0.05, 0.95))
+def test_a_masked_ranking_beside_it_decides_no_threshold(leaves, seed, threshold):
+    """The answer is the exact one, and so is how sure it is."""
+    alone = ask(leaves, seed, threshold=threshold)
+    beside = ask(leaves, seed, threshold=threshold, ranking="masked")
+    assert beside.abstained == alone.abstained
+    assert beside.choice == alone.choice
+
+
 def test_a_threshold_costs_no_more_than_it_must():
     rng = np.random.default_rng(0)
     leaves = {}
@@ -288,6 +298,39 @@ def test_priors_are_computed_once():
     assert first.stats.positions > second.stats.positions
     assert second.stats.reused_tokens == 2  # the prior does not push the prompt out
     assert plain.stats.forward_passes <= second.stats.forward_passes + 3
+
+
+def test_priors_of_pairs_are_computed_once():
+    model = model_of(hashed(1, 64), plain_vocab(eog=EOG))
+    options = {"normalize": "prior", "prior_prompt": PRIOR}
+    costs = [
+        model.choose([4, 5], list(LEAVES.items()), **options).stats.positions
+        for _ in range(3)
+    ]
+    assert costs[0] > costs[1] == costs[2]
+    assert len(model._priors) == 1
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("ranking", [None, "whole", "masked"])
+def test_a_prior_of_zero_is_said_to_be(both, ranking):
+    """No score is left where a probability is divided by zero."""
+    plain = hashed(1, 64)
+
+    def logits(history):
+        row = plain(history).copy()
+        if both or history == tuple(PRIOR):
+            row[20] = -np.inf
+        return row
+
+    model = model_of(logits, plain_vocab(eog=EOG))
+    trie = Trie.from_tokens(LEAVES, n_vocab=64)
+    options = {"normalize": "prior", "prior_prompt": PRIOR, "ranking": ranking}
+    with pytest.raises(NoCandidateError, match=r"'d' a probability of zero.*allow="):
+        model.choose(PROMPT, trie, **options)
+    answer = model.choose(PROMPT, trie, allow=["a", "b"], **options)
+    assert answer.value in ("a", "b")
+    assert not np.isnan(answer.probability_bounds or answer.probability).any()
 
 
 def test_many_priors_are_bounded():

@@ -100,6 +100,25 @@ def test_a_failed_prefill_leaves_the_span_where_it_was():
     assert session.ids == LEAVES[session.name]
 
 
+def test_a_constraint_that_was_moved_from_outside_is_said_to_be():
+    """A cursor that its owner has reset cannot be taken back; nothing is appended."""
+    session = opened()
+    cursor = TRIE.cursor()
+    session.set_constraint(cursor)
+    list(session)
+    cursor.reset()
+    history = session.history
+    for call in (session.prefill, session.sync, session.prefill):
+        with pytest.raises(InvalidArgument, match="moved by someone else"):
+            call([6])
+        assert session.history == history
+    session.set_constraint(cursor)
+    session.prefill([6])
+    assert session.history == (*history, 6)
+    list(session)
+    assert session.ids == LEAVES[cursor.name]
+
+
 # -- what does not fit is known before anything is done ------------------------------
 
 
@@ -138,6 +157,9 @@ def test_any_iterable_is_a_prompt():
     assert session.sync(np.array([4, 5, 6, 8, 9])) == 4
     assert session.sync(range(4, 9)) == 3
     assert session.sync(session.history[:3]) == 2
+    for bad in ([True, 5], [4.0, 5], ["4"]):
+        with pytest.raises(InvalidArgument):
+            session.sync(bad)
     with pytest.raises(InvalidArgument, match="empty prompt"):
         session.sync(())
 

@@ -8,6 +8,7 @@ spells any bytes; the other half are pieces of the words that the tests choose f
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import gguf
@@ -49,7 +50,7 @@ def tiny_gguf(
     ----------
     path : Path
         Where to write; its folder must exist.
-    kind : {"bpe", "spm"}
+    kind : {"bpe", "spm", "spm without bytes"}
         Byte-level BPE, as in GPT-2; or SentencePiece with byte fallback, as in Llama 2,
         which writes a space in front of each text.
     arch : {"llama", "mamba"}
@@ -66,7 +67,7 @@ def tiny_gguf(
     writer.add_block_count(N_LAYER)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    n_vocab = {"bpe": _add_bpe, "spm": _add_spm}[kind](writer)
+    n_vocab = _VOCABULARIES[kind](writer)
     writer.add_vocab_size(n_vocab)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(2)
@@ -115,16 +116,16 @@ def _add_bpe(writer: gguf.GGUFWriter) -> int:
     return len(tokens)
 
 
-def _add_spm(writer: gguf.GGUFWriter) -> int:
+def _add_spm(writer: gguf.GGUFWriter, n_bytes: int = 256) -> int:
     words = [word.replace(" ", "\u2581") for word in WORDS]
     letters = sorted({c for word in words for c in word} | {"\u2581"})
     pieces = [*_beginnings(words)[::-1], *letters]
-    unknown, bytes_ = "<unk>", [f"<0x{b:02X}>" for b in range(256)]
+    unknown, bytes_ = "<unk>", [f"<0x{b:02X}>" for b in range(n_bytes)]
     tokens = [*CONTROL, unknown, *bytes_, *pieces]
     kinds = (
         [gguf.TokenType.CONTROL] * len(CONTROL)
         + [gguf.TokenType.UNKNOWN]
-        + [gguf.TokenType.BYTE] * 256
+        + [gguf.TokenType.BYTE] * n_bytes
         + [gguf.TokenType.NORMAL] * len(pieces)
     )
     first = len(tokens) - len(pieces)
@@ -137,6 +138,13 @@ def _add_spm(writer: gguf.GGUFWriter) -> int:
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(True)
     return len(tokens)
+
+
+_VOCABULARIES = {
+    "bpe": _add_bpe,
+    "spm": _add_spm,
+    "spm without bytes": partial(_add_spm, n_bytes=0),
+}
 
 
 class _Weights:

@@ -325,10 +325,9 @@ class LlamaSequence:
                     f"llama.cpp refused a state of {len(state)} bytes for {n} ids"
                 )
             if beside:
-                lib.llama_memory_seq_rm(memory, self._id, -1, -1)
-                context.free_ids.append(self._id)
+                context.leave([self._id])
                 self._id = target
-            self._position = n
+            self._position = context.cells[target] = n
 
     # The end
 

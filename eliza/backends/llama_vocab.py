@@ -12,6 +12,7 @@ import numpy as np
 
 from eliza import flavour
 from eliza.backends.llama_context import function_address
+from eliza.backends.llama_letters import Letters
 from eliza.backends.llama_prompts import Borders, PromptMemo
 from eliza.backends.llama_scan import attributes, flagged
 from eliza.errors import InvalidArgument
@@ -82,11 +83,14 @@ class LlamaVocab(Vocab):
             bos=bos if bos >= 0 else None,
             adds_bos=llama_cpp.llama_vocab_get_add_bos(pointer),
         )
+        self._letters = self._find_letters()
 
     def _encode(self, text: str, special: bool) -> list[int]:
         return self._prompts.encode(text) if special else self._raw(text, False)
 
     def _raw(self, text: str, special: bool) -> list[int]:
+        if self._letters is not None:
+            self._letters.check(text, special)
         data = text.encode()
         ids = self._buffers.ids
         n = self._tokenize(data, ids, special)
@@ -130,14 +134,36 @@ class LlamaVocab(Vocab):
         get_attr = function_address(self._llama.llama_cpp, "llama_vocab_get_attr")
         return attributes(get_attr, self._pointer, self.n_vocab)
 
+    def _find_letters(self) -> Letters | None:
+        """Return what can be written, where that is not any text."""
+        llama = self._llama
+        if llama.llama_vocab_type(self._pointer) != llama.LLAMA_VOCAB_TYPE_SPM:
+            return None
+        found = self._attributes()
+        if np.count_nonzero(found & llama.LLAMA_TOKEN_ATTR_BYTE) >= 256:
+            return None
+        texts: dict[bool | None, list[str]] = {None: [], False: [], True: []}
+        get_text = llama.llama_vocab_get_text
+        for token, kind in enumerate(found.tolist()):
+            special = None
+            if kind & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
+                special = True
+            elif kind & llama.LLAMA_TOKEN_ATTR_USER_DEFINED:
+                special = False
+            text = get_text(self._pointer, token).decode("utf-8", "replace")
+            texts[special].append(text)
+        letters = Letters(texts[None] + texts[False], texts[False], texts[True])
+        return None if letters.complete else letters
+
     def _borders(self) -> Borders:
         """Find what is cut out of a text before anything else."""
         found = self._attributes()
-        kinds = self._special_bits & ~self._llama.LLAMA_TOKEN_ATTR_UNUSED
-        control = np.flatnonzero(found & kinds).tolist()
-        user_defined = self._llama.LLAMA_TOKEN_ATTR_USER_DEFINED
-        only = (found & (kinds | user_defined)) == user_defined
-        others = np.flatnonzero(only).tolist()
+        is_control = found & self._llama.LLAMA_TOKEN_ATTR_CONTROL != 0
+        # The unknown id may stand for text as well as for its own name.
+        kinds = self._llama.LLAMA_TOKEN_ATTR_USER_DEFINED
+        kinds |= self._llama.LLAMA_TOKEN_ATTR_UNKNOWN
+        control = np.flatnonzero(is_control).tolist()
+        others = np.flatnonzero(~is_control & (found & kinds != 0)).tolist()
         get_text, pointer = self._llama.llama_vocab_get_text, self._pointer
         texts = {
             token: get_text(pointer, token).decode("utf-8", "replace")

@@ -15,7 +15,7 @@ from eliza.choosing.policy import PLAIN, Policy, log_weights, make_policy
 from eliza.choosing.search import score_all
 from eliza.choosing.trail import Trail
 from eliza.choosing.tree import Tree
-from eliza.errors import InvalidArgument
+from eliza.errors import InvalidArgument, NoCandidateError
 from eliza.placing import locate
 
 if TYPE_CHECKING:
@@ -241,9 +241,22 @@ def _policy(
     weight = None
     if request.weights is not None:
         weight = log_weights(request.weights, choices)[placed.order]
+    scores = None
+    if prior is not None:
+        scores = prior.scores[placed.order]
+        possible = np.isfinite(scores)
+        if permitted is not None:
+            possible |= ~permitted
+        if not possible.all():
+            at = placed.order[int(possible.argmin())]
+            raise NoCandidateError(
+                f"after prior_prompt the model gives {choices.values[at]!r} a "
+                "probability of zero, so that its score would be infinite; give "
+                "another prior_prompt, or leave the choice out by allow="
+            )
     return make_policy(
         length=length,
-        prior=None if prior is None else prior.scores[placed.order],
+        prior=scores,
         weight=weight,
         permitted=permitted,
     )

@@ -94,7 +94,7 @@ def decide(
                     timeline.row(),
                     delta if request.delta is None else request.delta,
                     policy,
-                    request.threshold if request.ranking is None else None,
+                    request.threshold,
                     trail,
                 )
             made = Decision(found.leaf, found.logprob, found.probability_bounds)

@@ -74,6 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Who reads the output had enough, as `head` does; nor will it read the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except UnicodeEncodeError as error:
+        print(
+            f"eliza: what there is to say cannot be written in {error.encoding}; set "
+            "PYTHONIOENCODING=utf-8",
+            file=sys.stderr,
+        )
+        return EXIT_MODEL
     except (ElizaError, OSError) as error:
         print(f"eliza: {error}", file=sys.stderr)
         return EXIT_MODEL

@@ -136,13 +136,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_choices(name: str) -> list[str]:
     try:
-        if name == "-":
-            text = sys.stdin.read()
-        else:
-            text = Path(name).read_text(encoding="utf-8")
+        text = sys.stdin.read() if name == "-" else Path(name).read_bytes().decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name} is not UTF-8 text: {error}") from None
-    return [line for line in text.splitlines() if line]
+    # Lines end at a line feed alone: other characters may belong to a choice.
+    lines = text.removeprefix("\ufeff").split("\n")
+    return [line for line in (line.removesuffix("\r") for line in lines) if line]
 
 
 def _as_rows(ranking: Ranking) -> str:

