@@ -218,6 +218,48 @@ def test_a_greedy_choice_computes_no_whole_row(files, monkeypatch):
         assert wanted.value in ("REPLY", "SEND", "MUTE")
 
 
+@pytest.mark.parametrize("interface", ["compiled", "interpreter"])
+def test_an_id_of_free_text_takes_one_call(files, monkeypatch, interface):
+    """A row that is read as a whole is computed with the decode."""
+    options = {"interface": interface}
+    with eliza.load(files / "m.tflite", backend_options=options) as model:
+        runtime = model.backend._shared.runtime
+        run, apply, calls = runtime.run, runtime.apply, []
+
+        def counted(real, what, *args):
+            calls.append(what.name)
+            return real(what, *args)
+
+        monkeypatch.setattr(runtime, "run", partial(counted, run))
+        monkeypatch.setattr(runtime, "apply", partial(counted, apply))
+        with model.open(max_tokens=6) as session:
+            session.prefill(IDS[:5])
+            ids = [token for step in session for token in step.ids]
+            n_free = len(calls)
+            assert calls[-len(ids) + 1 :] == ["decode"] * (len(ids) - 1)
+            assert calls[: -len(ids) + 1] == ["hidden_4", "hidden_1", "head_1"]
+            session.prefill(IDS[:1])
+            session.set_constraint(model.vocab.trie(["REPLY", "SEND", "MUTE"]).cursor())
+            list(session)
+        assert not {"decode", "head_1"} & {*calls[n_free:]}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_whole_row_is_the_same_with_the_decode(files, options):
+    for name in ("m.tflite", "m8.tflite"):
+        with LitertBackend(files / name, **options) as backend:
+            sequence, told = backend.open(), backend.open()
+            for i, token in enumerate(IDS):
+                told.whole_row = i % 3 > 0
+                sequence.decode([token])
+                told.decode([token])
+                assert np.abs(told.logits() - sequence.logits()).max() < 1e-5
+                single = told.logits_of([5, 9])
+                assert np.abs(single - told.logits()[[5, 9]]).max() < 1e-5
+            told.decode_many([7])
+            assert told.position == len(IDS) + 1
+
+
 # One call at a time
 
 

@@ -68,7 +68,7 @@ class CompiledRuntime:
             ) from error
         self._in_place = in_place
         self.layout = discover(signatures, path)
-        types = {step.out_info.dtype for step in self.layout.steps if step.out_info}
+        types = {step.out_info.dtype for step in self.layout.giving if step.out_info}
         types |= {head.logits_info.dtype for head in self.layout.heads}
         if types - FLOATS:
             raise OtherInterfaceError(f"{path} gives logits as {', '.join(types)}")

@@ -51,7 +51,7 @@ class InterpreterRuntime:
         self._runners = runners
         self.layout = discover(signatures, path)
         self._scales: dict[str, _Scale] = {}
-        for step in self.layout.steps:
+        for step in self.layout.giving:
             if step.out is not None:
                 self._scales[step.name] = _scale(runners[step.name], step.out, path)
         for head in self.layout.heads:
