@@ -182,7 +182,7 @@ def test_bad_options(path):
 @pytest.mark.parametrize("interface", ["compiled", "interpreter"])
 @pytest.mark.parametrize("name", ["m.tflite", "m8.tflite"])
 def test_single_logits_are_those_of_the_row(files, name, interface):
-    """R4: bit for bit, also where the runtime quantises what it multiplies."""
+    """R4: also where the runtime quantises what it multiplies."""
     with LitertBackend(files / name, interface=interface) as backend:
         assert backend.capabilities.head_rows
         sequence = backend.open()
@@ -195,6 +195,27 @@ def test_single_logits_are_those_of_the_row(files, name, interface):
         sequence.decode(IDS[n:])
         single = sequence.logits_of(ids)
         assert np.abs(single - sequence.logits()[ids]).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_equal_rows_of_the_head_tie(kind):
+    """R4: the lowest of ids whose weights are the same, wherever they are asked for."""
+    rng = np.random.default_rng(5)
+    for dim, n in itertools.product((64, 576, 2047), (3, 5, 7, 11, 41)):
+        for _ in range(20):
+            hidden = rng.standard_normal(dim).astype(np.float32)
+            weights = rng.standard_normal((500, dim)).astype(np.float32)
+            scales = None
+            ids = np.sort(rng.permutation(500)[:n])
+            same = np.sort(rng.permutation(n)[:3])
+            weights[ids[same]] = hidden  # the highest logit by far
+            if kind == "int8":
+                scales = np.abs(weights).max(1) / np.float32(127)
+                weights = np.rint(weights / scales[:, None]).astype(np.int8)
+            found = SingleLogits(weights, scales).logits(hidden, ids)
+            assert found.dtype == np.float32
+            assert len({*found[same].tolist()}) == 1
+            assert found.argmax() == same[0]
 
 
 def test_a_head_that_computes_otherwise_is_not_used(files, monkeypatch):
