@@ -103,6 +103,17 @@ def test_a_tokenizer_beside_the_file(source, tmp_path):
         LitertBackend(tmp_path / "m.tflite")
 
 
+def test_the_tokenizer_in_a_file_comes_before_one_beside_it(files, tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes((files / "m.tflite").read_bytes())
+    for name in ("tokenizer.json", "a.model", "b.model"):
+        (tmp_path / name).write_bytes(b"of some other model")
+    with LitertBackend(path) as backend:
+        assert backend.vocab.encode("REPLY the") == [352, 344]
+    with pytest.raises(BundleError):  # unless it is asked for
+        LitertBackend(path, tokenizer=tmp_path / "tokenizer.json")
+
+
 def test_another_models_tokenizer(source, tmp_path):
     variant(source, tmp_path / "m.tflite")
     document = json.loads(from_gguf(source.raw_tokenizer))
