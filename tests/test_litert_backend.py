@@ -5,7 +5,6 @@ That its answers are those of the other runtimes is in `test_parity`.
 
 import itertools
 import logging
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -354,27 +353,6 @@ def test_a_failed_decode_changes_nothing(path, wanted, monkeypatch):
         assert sequence.position == 10
         sequence.decode(IDS[10:])
         assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
-
-
-def in_child(backend, queue):
-    try:
-        backend.open()
-    except BackendError as error:
-        queue.put(str(error))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told(path):
-    """FC-120."""
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    with LitertBackend(path) as backend:
-        child = context.Process(target=in_child, args=(backend, queue))
-        child.start()
-        child.join(20)
-    assert child.exitcode == 0
-    assert "loaded in another process" in queue.get()
 
 
 @on_linux

@@ -226,7 +226,8 @@ class HeadRows(Sequence, Protocol):
     def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
         """Return the logits of some ids in row i, in the order of the ids.
 
-        They are those that the whole row has; the array is the caller's own.
+        They are those that the whole row has, up to rounding, and the array is the
+        caller's own. Ids whose weights are equal have equal logits.
 
         Raises
         ------

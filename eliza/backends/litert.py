@@ -197,9 +197,11 @@ class LitertBackend:
         """Free the model. Sequences still open are closed with it.
 
         May be called twice, and from any thread: a decode that is being computed is
-        waited for.
+        waited for. In a forked child nothing is done: the model is the parent's.
         """
         shared = self._shared
+        if shared.lock.foreign:
+            return
         with shared.lock:
             if shared.closed:
                 return

@@ -330,8 +330,13 @@ class LitertSequence:
     # The end
 
     def close(self) -> None:
-        """Free the sequence's memory. May be called twice."""
+        """Free the sequence's memory. May be called twice.
+
+        In a forked child nothing is done: the memory is the parent's.
+        """
         shared = self._shared
+        if shared.lock.foreign:
+            return
         with shared.lock:
             if self._closed:
                 return
