@@ -57,6 +57,17 @@ class InterpreterRuntime:
         for head in self.layout.heads:
             self._scales[head.name] = _scale(runners[head.name], head.logits, path)
 
+    def try_once(self) -> None:
+        """Compute something: what an operator lacks shows only then."""
+        step = self.layout.steps[0]
+        inputs = {
+            step.ids: np.zeros((1, 1), np.int32),
+            step.positions: np.zeros(step.positions_shape, np.int32),
+        }
+        if step.mask is not None:
+            inputs[step.mask] = np.zeros(step.mask_shape, dtype_of(step.mask_dtype))
+        self.run(step, inputs, self.new_cache())
+
     def new_cache(self) -> Cache:
         """Return keys and values that are all 0."""
         caches = self.layout.caches.items()
