@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import eliza
+from eliza import conformance
 from eliza.backends.litert import LitertBackend
 from eliza.backends.litert_head import SingleLogits
 from eliza.backends.litert_layout import discover
@@ -80,12 +81,25 @@ def wanted(source):
     return forward(source, IDS)
 
 
-def test_conformance(files):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("m.tflite", {}),
+        ("m.litertlm", {}),
+        ("m.tflite", {"interface": "interpreter"}),
+        ("m.tflite", {"in_place": False}),
+        ("m8.tflite", {}),
+        ("m8.tflite", {"interface": "interpreter"}),
+    ],
+    ids=str,
+)
+def test_conformance(files, name, options):
     """FC-082, FC-118 and the rest of the contract."""
-    conformance = pytest.importorskip("eliza.conformance")
-    for name in ("m.tflite", "m.litertlm"):
-        report = conformance.check(partial(LitertBackend, files / name))
-        assert report.ok, str(report)
+    make = partial(LitertBackend, files / name, **options)
+    report = conformance.check(make)
+    assert report.ok, str(report)
+    declared = {r.name for r in report.results if r.status == "declared"}
+    assert all(name.startswith(("tree.", "cancel.on-piece-tree")) for name in declared)
 
 
 # The same numbers

@@ -9,10 +9,10 @@ import pytest
 import children
 from eliza.backends.litert import LitertBackend
 from eliza.convert.source import GgufSource
-from eliza.errors import BundleError, NotSupported
+from eliza.errors import BundleError
 from eliza.files.tables import TableView
 from eliza.tokenizers import from_gguf
-from litert_files import IDS, LOGIT_SCALE, TOLERANCE, rows_of, variant, write_files
+from litert_files import IDS, TOLERANCE, variant, write_files
 from llama_reference import forward
 from tiny import tiny_gguf
 
@@ -57,24 +57,6 @@ def test_other_names(source, wanted, tmp_path):
         sequence = backend.open()
         sequence.decode(IDS)
         assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
-
-
-@pytest.mark.parametrize(("kind", "near"), [("float16", 4e-3), ("int8", LOGIT_SCALE)])
-def test_other_types_of_logits(source, wanted, tmp_path, kind, near):
-    """K08, FC-030: real values come out, whatever the runtime computed."""
-    variant(source, tmp_path / "m.tflite", logits=kind)
-    write_tokenizer(source, tmp_path)
-    with LitertBackend(tmp_path / "m.tflite") as backend:
-        sequence = backend.open()
-        sequence.decode_many(IDS)
-        rows = rows_of(sequence, len(IDS))
-        assert rows.dtype == np.float32
-        assert np.abs(rows - wanted).max() < near
-        top = rows.argmax(1)
-        assert (wanted.max(1) - wanted[np.arange(len(IDS)), top] < 2 * near).all()
-    if kind == "int8":
-        with pytest.raises(NotSupported, match="logits as int8"):
-            LitertBackend(tmp_path / "m.tflite", interface="compiled")
 
 
 # Tokenizers
