@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
+import eliza
 from eliza.convert.flatbuffer import Number, Table, Tables, Text, pack
 from eliza.convert.litertlm import write_litertlm
 from eliza.convert.source import GgufSource
@@ -313,3 +314,31 @@ def test_their_engine_opens_what_we_wrote(path, tmp_path):
     (score,) = session.run_text_scoring([" the"], True).scores
     session.close()
     assert np.isfinite(score)
+
+
+def test_their_engine_writes_the_same_text(gguf_path, tmp_path):
+    """Greedy, from the same prompts; it ends a text that is cut within a sign."""
+    engine = pytest.importorskip("litert_lm")
+    pytest.importorskip("ai_edge_litert")
+    engine.set_min_log_severity(engine.LogSeverity.ERROR)
+    path, n = tmp_path / "m.litertlm", 12
+    with GgufSource(gguf_path) as source:
+        write_litertlm(source, path, "f32", n_ctx=64)
+    (tmp_path / "engine").mkdir()
+    cpu = engine.Backend.CPU(thread_count=1)
+    opened = engine.Engine(str(path), backend=cpu, cache_dir=str(tmp_path / "engine"))
+    with eliza.load(path) as model:
+        for prompt in ("REPLY the user", "FOLLOW", "UNMUTE", "an action", "MUTE"):
+            theirs = opened.create_session(
+                apply_prompt_template=False,
+                sampler_config=engine.SamplerConfig(1, 1.0, 1.0, 1),
+                max_output_tokens=n,
+            )
+            theirs.run_prefill([prompt])
+            (text,) = theirs.run_decode().texts
+            theirs.close()
+            with model.open(max_tokens=n) as session:
+                session.prefill(prompt)
+                ours = "".join(step.text for step in session)
+            assert len(ours.rstrip("\ufffd")) > 5
+            assert text.rstrip("\ufffd") == ours.rstrip("\ufffd")
