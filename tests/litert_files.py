@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import struct
+
 import numpy as np
 
 from eliza.backends.litert_layout import Signature, TensorInfo
-from eliza.convert.flatbuffer import Array, Number, Table, pack
+from eliza.convert.flatbuffer import Array, Number, Table, Tables, Text, pack
 from eliza.convert.litertlm import write_litertlm
 from eliza.convert.tflite import write_tflite
 from eliza.convert.tflite_buffers import Buffers
 from eliza.convert.tflite_graph import _FLOAT, Graph, ModelTables, Tensor, _Operator
 from eliza.convert.tflite_llama import _Decoder, add_weights
+from eliza.files import litertlm
 
 __all__ = ["IDS", "LM", "LOGIT_SCALE", "PLAIN", "TOLERANCE", "rows_of", "signature"]
-__all__ += ["variant", "write_files"]
+__all__ += ["container", "variant", "write_files"]
 
 TOLERANCE = 1e-3
 IDS = [300, 310, 5, 77] * 6 + [9, 12]
@@ -149,6 +153,39 @@ def write_files(source, folder):
     write_litertlm(source, folder / "m.litertlm", "f32", **options)
     write_tflite(source, folder / "m8.tflite", "int8", **options)
     return folder
+
+
+def container(path, sections, version=(1, 7, 0)):
+    """Write a file with sections: (kind, data, model_type)."""
+    entries, at, placed = [], litertlm.BLOCK, []
+    for kind, data, model_type in sections:
+        items = [
+            Table(
+                {
+                    0: Text("model_type"),
+                    1: Number("u8", 9),
+                    2: Table({0: Text(model_type)}),
+                }
+            )
+        ]
+        fields = {
+            0: Tables(items if model_type else []),
+            1: Number("u64", at),
+            2: Number("u64", at + len(data)),
+            3: Number("u8", kind),
+        }
+        entries.append(Table(fields))
+        placed.append((at, data))
+        at = -(-(at + len(data)) // litertlm.BLOCK) * litertlm.BLOCK
+    header = pack(Table({1: Table({0: Tables(entries)})}))
+    out = io.BytesIO()
+    out.write(b"LITERTLM" + struct.pack("<III4xQ", *version, 32 + len(header)))
+    out.write(header)
+    for begin, data in placed:
+        out.seek(begin)
+        out.write(data)
+    path.write_bytes(out.getvalue())
+    return path
 
 
 def rows_of(sequence, n):

@@ -1,6 +1,5 @@
 """`.litertlm` files: ours, others', and those that are none."""
 
-import io
 import struct
 import zlib
 
@@ -8,13 +7,13 @@ import numpy as np
 import pytest
 
 import eliza
-from eliza.convert.flatbuffer import Number, Table, Tables, Text, pack
 from eliza.convert.litertlm import write_litertlm
 from eliza.convert.source import GgufSource
 from eliza.errors import BundleError, Closed, NotSupported
 from eliza.files import litertlm, protobuf
 from eliza.files.litertlm import LitertlmFile, SectionKind
 from eliza.tokenizers import from_gguf
+from litert_files import container
 from tiny import CHAT_TEMPLATE, tiny_gguf
 
 pytest.importorskip("tokenizers")
@@ -39,39 +38,6 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("ELIZA_CACHE", str(folder))
     return folder
-
-
-def container(path, sections, version=(1, 7, 0)):
-    """Write a file with sections: (kind, data, model_type)."""
-    entries, at, placed = [], litertlm.BLOCK, []
-    for kind, data, model_type in sections:
-        items = [
-            Table(
-                {
-                    0: Text("model_type"),
-                    1: Number("u8", 9),
-                    2: Table({0: Text(model_type)}),
-                }
-            )
-        ]
-        fields = {
-            0: Tables(items if model_type else []),
-            1: Number("u64", at),
-            2: Number("u64", at + len(data)),
-            3: Number("u8", kind),
-        }
-        entries.append(Table(fields))
-        placed.append((at, data))
-        at = -(-(at + len(data)) // litertlm.BLOCK) * litertlm.BLOCK
-    header = pack(Table({1: Table({0: Tables(entries)})}))
-    out = io.BytesIO()
-    out.write(b"LITERTLM" + struct.pack("<III4xQ", *version, 32 + len(header)))
-    out.write(header)
-    for begin, data in placed:
-        out.seek(begin)
-        out.write(data)
-    path.write_bytes(out.getvalue())
-    return path
 
 
 MODEL = (SectionKind.TFLITE_MODEL, b"a model", litertlm.PREFILL_DECODE)
