@@ -8,8 +8,12 @@ import pytest
 
 import children
 from eliza.backends.litert import LitertBackend
+from eliza.convert.flatbuffer import Number, Table, Tables, Text, pack
 from eliza.convert.source import GgufSource
-from eliza.errors import BundleError
+from eliza.convert.tflite_buffers import Buffers
+from eliza.convert.tflite_graph import ModelTables
+from eliza.convert.tflite_llama import add_weights, ending_at
+from eliza.errors import BundleError, NotSupported
 from eliza.files.tables import TableView
 from eliza.tokenizers import from_gguf
 from litert_files import IDS, TOLERANCE, variant, write_files
@@ -140,6 +144,26 @@ def test_a_signature_of_a_graph_that_is_not_there(source, tmp_path):
     (tmp_path / "m.tflite").write_bytes(data)
     with pytest.raises(BundleError, match="graph 77 of"):
         LitertBackend(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("groups", [["weights.bin", "more.bin"], []], ids=str)
+def test_weights_in_other_files(source, tmp_path, groups):
+    """Those of the schema's external buffers, which no section or file goes with."""
+    path = tmp_path / "m.tflite"
+    buffers = Buffers()
+    add_weights(buffers, source, "f32", 64)
+    model = ModelTables(buffers)
+    ending_at("logits", "decode", 1, model, source, 64)
+    root = model.table()
+    external = Table({0: Number("u32", 1), 3: Number("u64", 4096)})
+    fields = {**root.fields, 9: Tables([external])}
+    if groups:
+        fields[8] = Tables([Table({0: Text(name)}) for name in groups])
+    with open(path, "w+b") as file:
+        buffers.write(file, pack(Table(fields), b"TFL3"), lambda _: None)
+    said = "'weights.bin', 'more.bin'" if groups else "files that it does not name"
+    with pytest.raises(NotSupported, match=f"outside of itself, in {said}"):
+        LitertBackend(path)
 
 
 def test_flipped_bits_end_no_process(files, tmp_path):
