@@ -64,8 +64,9 @@ class OtherGraph(Graph):
 
     Parameters
     ----------
-    plain : bool
-        Whether keys and values lie as [1, context, heads, dim].
+    layout : {"lm", "plain", "heads"}
+        How keys and values lie: as LiteRT-LM has them, both as [1, context, heads,
+        dim], or both as [1, heads, context, dim].
     kept : {"float32", "float16"}
         The type of keys and values.
     mask : {"float32", "float16", "bool", None}
@@ -78,22 +79,20 @@ class OtherGraph(Graph):
         self,
         name,
         model,
-        plain=False,
+        layout="lm",
         kept="float32",
         mask="float32",
         scale=LOGIT_SCALE,
     ):
         super().__init__(name, model)
-        self.plain, self.kept, self.mask, self.scale = plain, kept, mask, scale
+        self.layout, self.kept, self.mask, self.scale = layout, kept, mask, scale
 
     def input(self, name, shape, dtype=_FLOAT):
         if name == "mask":
             return self.other_mask(shape)
         if not name.startswith("kv_cache"):
             return super().input(name, shape, dtype)
-        if self.plain:
-            _, a, b, c = shape
-            shape = (1, b, a, c) if "_k_" in name else (1, c, a, b)
+        shape = tuple(shape[axis] for axis in self.axes(name))
         self.inputs[name] = self.typed(shape, self.kept)
         return self.inputs[name]
 
@@ -112,16 +111,26 @@ class OtherGraph(Graph):
 
     def update(self, whole, part, at, name):
         whole = self.cast(whole, "float32", of=self.kept)
-        keys = "_k_" in name
-        if self.plain:
-            part = self.transpose(part, *((0, 2, 1, 3) if keys else (0, 3, 1, 2)))
-            begin = self.first(self.inputs["input_pos"])
-            at = self.concatenate([self.ints(0), begin, self.ints(0, 0)], 0)
+        axes = self.axes(name)
+        if self.layout != "lm":
+            part = self.transpose(part, *axes)
+            indices = [self.ints(0)] * 4
+            at = 1 if self.layout == "plain" else 2
+            indices[at] = self.first(self.inputs["input_pos"])
+            at = self.concatenate(indices, 0)
         result = super().update(whole, part, at, name)
         self.outputs[name] = self.cast(result, self.kept)
-        if self.plain:
-            result = self.transpose(result, *((0, 2, 1, 3) if keys else (0, 2, 3, 1)))
+        if self.layout != "lm":
+            result = self.transpose(result, *map(axes.index, range(4)))
         return result
+
+    def axes(self, name):
+        """Return which axes of LiteRT-LM's layout follow one another in this one."""
+        if "_k_" in name:  # [1, heads, context, dim] there
+            return {"plain": (0, 2, 1, 3)}.get(self.layout, (0, 1, 2, 3))
+        return {"plain": (0, 3, 1, 2), "heads": (0, 1, 3, 2)}.get(
+            self.layout, (0, 1, 2, 3)
+        )
 
     def cast(self, tensor, kind, of=None):
         if kind == (of or "float32") and (of or tensor.dtype == np.float32):

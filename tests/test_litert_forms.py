@@ -9,6 +9,7 @@ import pytest
 
 import eliza
 from eliza.backends.litert import LitertBackend
+from eliza.backends.litert_compiled import CompiledRuntime
 from eliza.convert.source import GgufSource
 from eliza.errors import InvalidArgument, NoCandidateError, NotSupported
 from eliza.tokenizers import from_gguf
@@ -27,13 +28,13 @@ OPTIONS = (
 
 #: How a file differs from eliza's own, and how far its logits may lie from NumPy's.
 FORMS = (
-    ({"plain": True}, TOLERANCE),
+    ({"layout": "plain"}, TOLERANCE),
     ({"mask": None}, TOLERANCE),
-    ({"mask": None, "plain": True}, TOLERANCE),
+    ({"mask": None, "layout": "plain"}, TOLERANCE),
     ({"mask": "float16"}, TOLERANCE),
     ({"mask": "bool"}, TOLERANCE),
     ({"kept": "float16"}, 1e-2),
-    ({"kept": "float16", "plain": True, "mask": "bool"}, 1e-2),
+    ({"kept": "float16", "layout": "plain", "mask": "bool"}, 1e-2),
     ({"logits": "float16"}, 4e-3),
     ({"logits": "bfloat16"}, 3e-2),
 )
@@ -78,7 +79,7 @@ def test_forms(source, tokenizer, wanted, tmp_path, form, near):
             layout = backend._shared.runtime.layout
             for name, info in layout.caches.items():
                 lm = 2 if "_k_" in name else 3
-                assert info.axis == (1 if form.get("plain") else lm)
+                assert info.axis == (1 if form.get("layout") == "plain" else lm)
                 assert info.dtype == form.get("kept", "float32")
             assert {step.mask_dtype for step in layout.steps} == {
                 form.get("mask", "float32") or ""
@@ -96,6 +97,40 @@ def test_forms(source, tokenizer, wanted, tmp_path, form, near):
             sequence.truncate(12)
             sequence.decode(IDS[12:])
             assert np.abs(sequence.logits() - wanted[-1]).max() < near
+
+
+@pytest.mark.parametrize("n_ctx", [16, 32, 48])
+@pytest.mark.parametrize("mask", ["float32", None])
+@pytest.mark.parametrize("layout", ["lm", "plain", "heads"])
+def test_axes_that_shapes_do_not_tell(
+    source, tokenizer, wanted, tmp_path, layout, mask, n_ctx
+):
+    """K09: a context as long as a head is wide, or shorter, and no mask that tells it.
+
+    A wrong axis would show in a state that is saved, not in what is decoded.
+    """
+    form = {"layout": layout, "mask": mask, "n_ctx": n_ctx}
+    path = variant(source, tmp_path / "m.tflite", **form)
+    for options in OPTIONS:
+        with LitertBackend(path, tokenizer=tokenizer, **options) as backend:
+            found = backend._shared.runtime.layout
+            assert found.n_ctx == backend.n_ctx == n_ctx
+            for name, info in found.caches.items():
+                lm = 2 if "_k_" in name else 3
+                assert info.axis == {"lm": lm, "plain": 1, "heads": 2}[layout]
+            sequence, other = backend.open(), backend.open()
+            sequence.decode(IDS[:12])
+            other.decode([7] * 16)
+            other.restore(sequence.save(), 12)
+            other.decode(IDS[12:15])
+            assert np.abs(other.logits() - wanted[14]).max() < TOLERANCE
+
+
+def test_an_axis_that_cannot_be_found_out(source, tokenizer, tmp_path, monkeypatch):
+    path = variant(source, tmp_path / "m.tflite", mask=None)
+    monkeypatch.setattr(CompiledRuntime, "read", lambda *a: np.ones((1, 64, 1, 32)))
+    with pytest.raises(NotSupported, match="'kv_cache_k_0' has shape"):
+        LitertBackend(path, tokenizer=tokenizer)
 
 
 def test_logits_of_int8(source, tokenizer, wanted, tmp_path):

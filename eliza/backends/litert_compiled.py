@@ -67,14 +67,21 @@ class CompiledRuntime:
                 f"{first_line(error)}"
             ) from error
         self._in_place = in_place
-        self.layout = discover(signatures, path)
+        self._inputs: dict[str, dict[str, Any]] = {}
+        self._outputs: dict[str, Any] = {}
+        self._spare: dict[str, Any] | None = None
+        try:
+            self.layout = discover(signatures, path)
+            self._check_logits(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_logits(self, path: str) -> None:
         types = {step.out_info.dtype for step in self.layout.giving if step.out_info}
         types |= {head.logits_info.dtype for head in self.layout.heads}
         if types - FLOATS:
             raise OtherInterfaceError(f"{path} gives logits as {', '.join(types)}")
-        self._inputs: dict[str, dict[str, Any]] = {}
-        self._outputs: dict[str, Any] = {}
-        self._spare: dict[str, Any] | None = None
 
     def _signatures(self) -> dict[str, Signature]:
         model = self._model

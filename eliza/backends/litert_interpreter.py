@@ -18,6 +18,7 @@ from eliza.backends.litert_base import (
     infos,
     type_name,
 )
+from eliza.backends.litert_inputs import inputs_of
 from eliza.backends.litert_layout import Head, Signature, Step, discover
 from eliza.backends.litert_log import captured
 from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
@@ -60,13 +61,7 @@ class InterpreterRuntime:
     def try_once(self) -> None:
         """Compute something: what an operator lacks shows only then."""
         step = self.layout.steps[0]
-        inputs = {
-            step.ids: np.zeros((1, 1), np.int32),
-            step.positions: np.zeros(step.positions_shape, np.int32),
-        }
-        if step.mask is not None:
-            inputs[step.mask] = np.zeros(step.mask_shape, dtype_of(step.mask_dtype))
-        self.run(step, inputs, self.new_cache())
+        self.run(step, inputs_of(step, np.zeros(1, np.int32), 0), self.new_cache())
 
     def new_cache(self) -> Cache:
         """Return keys and values that are all 0."""

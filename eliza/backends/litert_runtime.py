@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from eliza.backends.litert_base import (
     INSTALL,
     OtherInterfaceError,
@@ -11,6 +13,7 @@ from eliza.backends.litert_base import (
     installed,
 )
 from eliza.backends.litert_compiled import CompiledRuntime
+from eliza.backends.litert_inputs import settled
 from eliza.backends.litert_interpreter import InterpreterRuntime
 from eliza.backends.litert_log import captured
 from eliza.errors import BackendError, BundleError, NotSupported
@@ -55,15 +58,30 @@ def open_runtime(
             f"{path} has no signatures; eliza needs those of a model that generates, "
             "such as `eliza convert` writes"
         )
+    runtime = _with_interface(path, n_threads, interface, in_place, checked, names)
+    try:
+        runtime.layout = settled(runtime, path)
+    except BaseException:
+        runtime.close()
+        raise
+    return runtime
+
+
+def _with_interface(
+    path: str,
+    n_threads: int,
+    interface: str | None,
+    in_place: bool,
+    checked: Any,
+    names: list[str],
+) -> Runtime:
     if interface != "interpreter":
         try:
-            runtime = CompiledRuntime(path, n_threads, in_place)
+            return CompiledRuntime(path, n_threads, in_place)
         except NotSupported as error:
             # It does not tell the scale of quantised logits, or has no such operator.
             if interface == "compiled" or not isinstance(error, OtherInterfaceError):
                 raise
-        else:
-            return runtime
     runtime = InterpreterRuntime(path, checked, names)
     if installed() == "tflite_runtime":
         try:

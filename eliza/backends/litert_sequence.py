@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eliza.backends.base import LOGITS_BYTES, TreeRoom, ids_array
+from eliza.backends.litert_inputs import inputs_of
 from eliza.backends.litert_plan import divide
 from eliza.errors import (
     BackendError,
@@ -31,9 +32,6 @@ __all__ = ["LitertSequence", "Shared"]
 
 #: Of more than this part of the vocabulary the whole row is cheaper.
 _SINGLE = 32
-
-#: What is added to the scores of ids that must not be seen, where a mask is of floats.
-_HIDDEN = {"float32": -1e9, "float16": -6e4}
 
 
 class Shared:
@@ -169,16 +167,7 @@ class LitertSequence:
     def _run(
         self, step: Step, ids: NDArray[np.int32], begin: int
     ) -> NDArray[np.float32] | None:
-        at = np.arange(begin, begin + step.n, dtype=np.int32)
-        filled = np.zeros((1, step.n), np.int32)
-        filled[0, : len(ids)] = ids
-        inputs: dict[str, NDArray[Any]] = {
-            step.ids: filled,
-            step.positions: at.reshape(step.positions_shape),
-        }
-        if step.mask is not None:
-            seen = np.arange(step.mask_shape[-1], dtype=np.int32) <= at[:, None]
-            inputs[step.mask] = _mask(seen, step)
+        inputs = inputs_of(step, ids, begin)
         return self._shared.runtime.run(step, inputs, self._cache)
 
     def truncate(self, n: int) -> None:
@@ -361,12 +350,3 @@ class LitertSequence:
         if self.on_piece is not None:
             self.on_piece()
             self._check_open()
-
-
-def _mask(seen: NDArray[np.bool_], step: Step) -> NDArray[Any]:
-    """Return what a signature adds to its scores, or what it may see."""
-    shaped = seen.reshape(step.mask_shape)
-    if step.mask_dtype == "bool":
-        return shaped
-    hidden = _HIDDEN[step.mask_dtype]
-    return np.where(shaped, 0.0, hidden).astype(step.mask_dtype)
