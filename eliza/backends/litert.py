@@ -117,6 +117,8 @@ class LitertBackend:
             raise
         self._sequences: weakref.WeakSet[LitertSequence] = weakref.WeakSet()
         self._fingerprint: bytes | None = None
+        if model != Path(path):  # out of a container, and not kept for ever
+            self._fingerprint = self.fingerprint
         report(1.0)
 
     def _start(self, runtime: Runtime, n_ctx: int | None) -> Shared:
