@@ -141,12 +141,11 @@ class LitertSequence:
             self._forget_rows()
             layout = shared.runtime.layout
             room = layout.n_ctx - self._position
-            calls = [
-                (layout.steps[number], taken)
-                for number, taken in divide(n, room, shared.sizes, all_rows)
-            ]
             if n == 1 and self.whole_row and layout.whole and not all_rows:
-                calls = [(layout.whole, 1)]  # 0.4 ms less than a call for the head too
+                calls = [(layout.whole, 1)]  # 0.3 ms less than a call for the head too
+            else:
+                divided = divide(n, room, shared.sizes, all_rows)
+                calls = [(layout.steps[number], taken) for number, taken in divided]
             parts: list[NDArray[np.float32]] = []
             done = 0
             for step, taken in calls:
