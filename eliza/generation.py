@@ -370,7 +370,7 @@ class Generation:
             except ContextOverflow:
                 self.realign()  # the draft was too long, what waits may fit
         if self.pending:
-            self.timeline.append(self.pending)
+            self.timeline.append(self.pending, self._reads_whole_rows)
             self.pending = []
         return []
 
@@ -470,13 +470,18 @@ class Generation:
             new.accepted,
         )
 
+    @property
+    def _reads_whole_rows(self) -> bool:
+        """Whether a pick may read all logits of a row."""
+        return self.constraint is None or not self._narrow
+
     def _row_to_pick_from(self) -> Row:
         """Return the row after what was decoded; what a pick does not read may be NaN.
 
         Cursors read the logits of allowed ids only; of other constraints it is not
         known, and bias and penalty change the row as a whole.
         """
-        if self.constraint is None or not self._narrow:
+        if self.constraint is None or self._reads_whole_rows:
             return self.row()
         self._decode([])
         if not self.timeline.has_row:

@@ -145,7 +145,7 @@ class DraftModel:
                 ids.append(token)
                 if len(ids) == n:
                     return ids
-                timeline.append([token])
+                timeline.append([token], whole=True)
         except Closed:
             self._lost = True
             from eliza.logs import get_logger  # few ever log anything

@@ -230,6 +230,7 @@ class ScriptedSequence:
 
     def __init__(self, backend: ScriptedBackend, number: int) -> None:
         self.on_piece: Callable[[], None] | None = None
+        self.whole_row = False
         self.number = number
         self._backend = backend
         self._history: History = ()

@@ -7,7 +7,7 @@ should, and says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eliza.backends.base import Capabilities, Row, Sequence
+    from eliza.backends.base import Capabilities, HeadRows, Row, Sequence
 
 __all__ = ["Timeline"]
 
@@ -173,10 +173,18 @@ class Timeline:
             self.append(ids[at - start : stop - start])
             report(stop, end)
 
-    def append(self, ids: list[int]) -> None:
-        """Decode ids; nothing changes if that fails."""
+    def append(self, ids: list[int], whole: bool = False) -> None:
+        """Decode ids; nothing changes if that fails.
+
+        Parameters
+        ----------
+        whole : bool
+            Whether the row after them will be read as a whole; see `HeadRows`.
+        """
         self.check_room(self.position + len(ids))
         had_row, self._has_row = self._has_row, False  # it may compute a piece and fail
+        if self.capabilities.head_rows:
+            cast("HeadRows", self.sequence).whole_row = whole
         try:
             self.sequence.decode(ids)
         except InvalidArgument:  # nothing was computed, by its contract

@@ -26,6 +26,10 @@ def logits(history):
 
 
 class Counting(ScriptedSequence):
+    def decode(self, ids):
+        self._backend.hints.append(self.whole_row)
+        super().decode(ids)
+
     def logits_window(self, i=0):
         self._backend.whole += 1
         return super().logits_window(i)
@@ -41,6 +45,7 @@ class HeadBackend(ScriptedBackend):
     whole = single = 0
 
     def __init__(self, **options):
+        self.hints = []
         super().__init__(VOCAB, logits, head_rows=True, **options)
 
     def open(self):
@@ -152,6 +157,43 @@ def test_free_text_comes_from_whole_rows():
             session.prefill("a")
             generated.append([i for step in session for i in step.ids])
     assert generated[0] == generated[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "bound", "whole"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"logit_bias": {300: 5.0}}, True, True),
+    ],
+    ids=["free", "bound", "bias"],
+)
+def test_a_sequence_is_told_what_will_be_read(options, bound, whole):
+    with_head, _ = both()
+    with with_head.open(max_tokens=5, **options) as session:
+        session.prefill("a")
+        if bound:
+            session.set_constraint(VOCAB.trie(["xyz", "xyy", "xww"]).cursor())
+        list(session)
+    prompt, *steps = with_head.backend.hints
+    assert not prompt
+    assert len(steps) >= 1
+    assert set(steps) == {whole}
+
+
+def test_a_choice_after_free_text_tells_it_again():
+    with_head, _ = both()
+    with with_head.open(max_tokens=12) as session:
+        session.prefill("a")
+        next(iter(session))
+        next(iter(session))
+        session.set_constraint(VOCAB.trie(CHOICES).cursor())
+        list(session)
+    assert with_head.backend.hints[:2] == [False, True]
+    assert not any(with_head.backend.hints[2:])
+    with_head.backend.hints.clear()
+    with_head.choose("a", CHOICES, method="greedy")
+    assert not any(with_head.backend.hints)
 
 
 def test_a_slot_saved_after_a_decision_has_the_whole_row(tmp_path):

@@ -5,7 +5,6 @@ That its answers are those of the other runtimes is in `test_parity`.
 
 import itertools
 import logging
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,8 +15,8 @@ import numpy as np
 import pytest
 
 import eliza
+from eliza import conformance
 from eliza.backends.litert import LitertBackend
-from eliza.backends.litert_head import SingleLogits
 from eliza.backends.litert_layout import discover
 from eliza.backends.litert_sequence import LitertSequence, Shared
 from eliza.convert.source import GgufSource
@@ -81,12 +80,25 @@ def wanted(source):
     return forward(source, IDS)
 
 
-def test_conformance(files):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("m.tflite", {}),
+        ("m.litertlm", {}),
+        ("m.tflite", {"interface": "interpreter"}),
+        ("m.tflite", {"in_place": False}),
+        ("m8.tflite", {}),
+        ("m8.tflite", {"interface": "interpreter"}),
+    ],
+    ids=str,
+)
+def test_conformance(files, name, options):
     """FC-082, FC-118 and the rest of the contract."""
-    conformance = pytest.importorskip("eliza.conformance")
-    for name in ("m.tflite", "m.litertlm"):
-        report = conformance.check(partial(LitertBackend, files / name))
-        assert report.ok, str(report)
+    make = partial(LitertBackend, files / name, **options)
+    report = conformance.check(make)
+    assert report.ok, str(report)
+    declared = {r.name for r in report.results if r.status == "declared"}
+    assert all(name.startswith(("tree.", "cancel.on-piece-tree")) for name in declared)
 
 
 # The same numbers
@@ -176,48 +188,6 @@ def test_bad_options(path):
         eliza.load(path, backend_options={"n_gpu_layers": 3})
 
 
-# Single logits
-
-
-@pytest.mark.parametrize("interface", ["compiled", "interpreter"])
-@pytest.mark.parametrize("name", ["m.tflite", "m8.tflite"])
-def test_single_logits_are_those_of_the_row(files, name, interface):
-    """R4: bit for bit, also where the runtime quantises what it multiplies."""
-    with LitertBackend(files / name, interface=interface) as backend:
-        assert backend.capabilities.head_rows
-        sequence = backend.open()
-        ids = [371, 0, 17, 300, 17]
-        for n in (1, 3, 8, 11):
-            sequence.truncate(0)
-            sequence.decode_many(IDS[:n])
-            single = [sequence.logits_of(ids, i) for i in range(n)]
-            assert np.abs(single - rows_of(sequence, n)[:, ids]).max() < 1e-5
-        sequence.decode(IDS[n:])
-        single = sequence.logits_of(ids)
-        assert np.abs(single - sequence.logits()[ids]).max() < 1e-5
-
-
-def test_a_head_that_computes_otherwise_is_not_used(files, monkeypatch):
-    """R3: what a whole row would have is found out when the model is loaded."""
-    real = SingleLogits.logits
-    monkeypatch.setattr(SingleLogits, "logits", lambda *a: real(*a) * np.float32(1.001))
-    with LitertBackend(files / "m8.tflite") as backend:
-        assert not backend.capabilities.head_rows
-        sequence = backend.open()
-        sequence.decode(IDS)
-        assert (sequence.logits_of([5, 9]) == sequence.logits()[[5, 9]]).all()
-
-
-def test_a_greedy_choice_computes_no_whole_row(files, monkeypatch):
-    with eliza.load(files / "m.tflite") as model:
-        wanted = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="exact")
-        runtime = model.backend._shared.runtime
-        monkeypatch.setattr(runtime, "apply", None)
-        got = model.choose("an action", ["REPLY", "SEND", "MUTE"], method="greedy")
-        assert got.value in ("REPLY", "SEND", "MUTE")
-        assert wanted.value in ("REPLY", "SEND", "MUTE")
-
-
 # One call at a time
 
 
@@ -291,27 +261,6 @@ def test_a_failed_decode_changes_nothing(path, wanted, monkeypatch):
         assert sequence.position == 10
         sequence.decode(IDS[10:])
         assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
-
-
-def in_child(backend, queue):
-    try:
-        backend.open()
-    except BackendError as error:
-        queue.put(str(error))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told(path):
-    """FC-120."""
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    with LitertBackend(path) as backend:
-        child = context.Process(target=in_child, args=(backend, queue))
-        child.start()
-        child.join(20)
-    assert child.exitcode == 0
-    assert "loaded in another process" in queue.get()
 
 
 @on_linux

@@ -8,11 +8,15 @@ import pytest
 
 import children
 from eliza.backends.litert import LitertBackend
+from eliza.convert.flatbuffer import Number, Table, Tables, Text, pack
 from eliza.convert.source import GgufSource
+from eliza.convert.tflite_buffers import Buffers
+from eliza.convert.tflite_graph import ModelTables
+from eliza.convert.tflite_llama import add_weights, ending_at
 from eliza.errors import BundleError, NotSupported
 from eliza.files.tables import TableView
 from eliza.tokenizers import from_gguf
-from litert_files import IDS, LOGIT_SCALE, TOLERANCE, rows_of, variant, write_files
+from litert_files import IDS, TOLERANCE, variant, write_files
 from llama_reference import forward
 from tiny import tiny_gguf
 
@@ -59,24 +63,6 @@ def test_other_names(source, wanted, tmp_path):
         assert np.abs(sequence.logits() - wanted[-1]).max() < TOLERANCE
 
 
-@pytest.mark.parametrize(("kind", "near"), [("float16", 4e-3), ("int8", LOGIT_SCALE)])
-def test_other_types_of_logits(source, wanted, tmp_path, kind, near):
-    """K08, FC-030: real values come out, whatever the runtime computed."""
-    variant(source, tmp_path / "m.tflite", logits=kind)
-    write_tokenizer(source, tmp_path)
-    with LitertBackend(tmp_path / "m.tflite") as backend:
-        sequence = backend.open()
-        sequence.decode_many(IDS)
-        rows = rows_of(sequence, len(IDS))
-        assert rows.dtype == np.float32
-        assert np.abs(rows - wanted).max() < near
-        top = rows.argmax(1)
-        assert (wanted.max(1) - wanted[np.arange(len(IDS)), top] < 2 * near).all()
-    if kind == "int8":
-        with pytest.raises(NotSupported, match="logits as int8"):
-            LitertBackend(tmp_path / "m.tflite", interface="compiled")
-
-
 # Tokenizers
 
 
@@ -101,6 +87,17 @@ def test_a_tokenizer_beside_the_file(source, tmp_path):
     (tmp_path / "b.model").write_bytes(b"x")
     with pytest.raises(BundleError, match=r"a\.model, b\.model"):
         LitertBackend(tmp_path / "m.tflite")
+
+
+def test_the_tokenizer_in_a_file_comes_before_one_beside_it(files, tmp_path):
+    path = tmp_path / "m.tflite"
+    path.write_bytes((files / "m.tflite").read_bytes())
+    for name in ("tokenizer.json", "a.model", "b.model"):
+        (tmp_path / name).write_bytes(b"of some other model")
+    with LitertBackend(path) as backend:
+        assert backend.vocab.encode("REPLY the") == [352, 344]
+    with pytest.raises(BundleError):  # unless it is asked for
+        LitertBackend(path, tokenizer=tmp_path / "tokenizer.json")
 
 
 def test_another_models_tokenizer(source, tmp_path):
@@ -147,6 +144,26 @@ def test_a_signature_of_a_graph_that_is_not_there(source, tmp_path):
     (tmp_path / "m.tflite").write_bytes(data)
     with pytest.raises(BundleError, match="graph 77 of"):
         LitertBackend(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("groups", [["weights.bin", "more.bin"], []], ids=str)
+def test_weights_in_other_files(source, tmp_path, groups):
+    """Those of the schema's external buffers, which no section or file goes with."""
+    path = tmp_path / "m.tflite"
+    buffers = Buffers()
+    add_weights(buffers, source, "f32", 64)
+    model = ModelTables(buffers)
+    ending_at("logits", "decode", 1, model, source, 64)
+    root = model.table()
+    external = Table({0: Number("u32", 1), 3: Number("u64", 4096)})
+    fields = {**root.fields, 9: Tables([external])}
+    if groups:
+        fields[8] = Tables([Table({0: Text(name)}) for name in groups])
+    with open(path, "w+b") as file:
+        buffers.write(file, pack(Table(fields), b"TFL3"), lambda _: None)
+    said = "'weights.bin', 'more.bin'" if groups else "files that it does not name"
+    with pytest.raises(NotSupported, match=f"outside of itself, in {said}"):
+        LitertBackend(path)
 
 
 def test_flipped_bits_end_no_process(files, tmp_path):

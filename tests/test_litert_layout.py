@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eliza.backends import litert_plan
-from eliza.backends.litert_layout import TensorInfo, discover
+from eliza.backends.litert_layout import Signature, TensorInfo, discover
 from eliza.errors import BundleError, NotSupported
 from litert_files import LM, PLAIN, signature
 
@@ -101,3 +101,39 @@ def test_what_is_not_known_is_refused():
         discover({}, "m")
     with pytest.raises(NotSupported, match="other keys and values"):
         discover({"decode": signature(1, logits=1), "p": signature(8, PLAIN)}, "m")
+
+
+def test_a_row_with_the_decode():
+    """Where steps end before the head, what gives logits for one id is still known."""
+
+    def ending(n, out):
+        found = signature(n)
+        shape = (1, n, 500 if out == "logits" else 24)
+        outputs = {**found.outputs, out: TensorInfo(shape, "float32")}
+        return Signature(found.inputs, outputs)
+
+    head = Signature(
+        {"hidden": TensorInfo((1, 1, 24), "float32")},
+        {"logits": TensorInfo((1, 1, 500), "float32")},
+    )
+    signatures = {
+        "prefill_8": signature(8),
+        "hidden_1": ending(1, "hidden"),
+        "hidden_4": ending(4, "hidden"),
+        "head_1": head,
+    }
+    assert discover(signatures, "m").whole is None
+    signatures["decode"] = ending(1, "logits")
+    signatures["verify"] = ending(4, "logits")
+    found = discover(signatures, "m")
+    assert found.whole.name == "decode"
+    assert [step.name for step in found.steps] == ["hidden_1", "hidden_4", "prefill_8"]
+    assert [step.name for step in found.giving] == ["hidden_1", "hidden_4", "decode"]
+    del signatures["head_1"]
+    assert discover(signatures, "m").whole is None
+    wrong = Signature(
+        signatures["decode"].inputs,
+        {**signature(1).outputs, "logits": TensorInfo((1, 1, 400), "float32")},
+    )
+    with pytest.raises(NotSupported, match="the width of logits"):
+        discover({**signatures, "head_1": head, "decode": wrong}, "m")

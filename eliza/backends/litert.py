@@ -117,6 +117,8 @@ class LitertBackend:
             raise
         self._sequences: weakref.WeakSet[LitertSequence] = weakref.WeakSet()
         self._fingerprint: bytes | None = None
+        if model != Path(path):  # out of a container, and not kept for ever
+            self._fingerprint = self.fingerprint
         report(1.0)
 
     def _start(self, runtime: Runtime, n_ctx: int | None) -> Shared:
@@ -197,9 +199,11 @@ class LitertBackend:
         """Free the model. Sequences still open are closed with it.
 
         May be called twice, and from any thread: a decode that is being computed is
-        waited for.
+        waited for. In a forked child nothing is done: the model is the parent's.
         """
         shared = self._shared
+        if shared.lock.foreign:
+            return
         with shared.lock:
             if shared.closed:
                 return

@@ -51,14 +51,14 @@ class About:
 
     @classmethod
     def of_file(cls, file: TfliteFile, tokenizer: Source | None) -> Self:
-        """Read what was noted in a `.tflite` file, and look beside it."""
+        """Read what was noted in a `.tflite` file, else look beside it."""
         self = cls(file.path)
         noted = self._read_note(file)
-        beside = _beside(Path(file.path)) if tokenizer is None else tokenizer
-        if beside is not None:
-            self.tokenizer = beside
-            return self
-        if TOKENIZER in file.metadata:
+        if tokenizer is not None:
+            self.tokenizer = tokenizer
+        elif TOKENIZER not in file.metadata:
+            self.tokenizer = _beside(Path(file.path))
+        else:
             self.tokenizer = _inflated(file)
             roles = noted.get("ids")
             if isinstance(roles, dict):

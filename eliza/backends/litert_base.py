@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +25,7 @@ __all__ += [
     "first_line",
     "import_litert",
     "infos",
+    "installed",
     "type_name",
 ]
 
@@ -72,18 +75,46 @@ class OtherInterfaceError(NotSupported):
     """The other interface can do it."""
 
 
-def import_litert(module: str) -> Any:
-    """Return a module of ai-edge-litert, or say what to install."""
-    import importlib
-    from importlib.util import find_spec
+def installed() -> str | None:
+    """Return the package that is there: "ai_edge_litert", or what came before it.
 
+    The last tflite-runtime, 2.14, was built for NumPy 1 and ends in a SystemError under
+    NumPy 2.
+    """
+    if importlib.util.find_spec("ai_edge_litert") is not None:
+        return "ai_edge_litert"
+    old = int(np.__version__.partition(".")[0]) < 2 and _old_is_there()
+    return "tflite_runtime" if old else None
+
+
+def _old_is_there() -> bool:
+    return importlib.util.find_spec("tflite_runtime") is not None
+
+
+def import_litert(module: str) -> Any:
+    """Return a module of the package that is there, or say what to install.
+
+    Raises
+    ------
+    NotSupported
+        There is none, or it cannot be imported.
+    OtherInterfaceError
+        It has only the other interface.
+    """
+    package = installed()
+    old = "" if package else " (tflite-runtime is there, but is not for NumPy 2)"
+    if package == "tflite_runtime":
+        old = " (tflite-runtime is there, but has not all of it)"
+        if module != "interpreter":
+            raise OtherInterfaceError(
+                f"the newer interface is that of ai-edge-litert: {INSTALL}"
+            )
     try:
-        return importlib.import_module(f"ai_edge_litert.{module}")
+        return importlib.import_module(f"{package or 'ai_edge_litert'}.{module}")
     except ImportError as error:
-        old = " (tflite-runtime, which is installed, is too old for these files)"
         raise NotSupported(
             f"the LiteRT backend needs the package ai-edge-litert: {INSTALL}"
-            f"{old if find_spec('tflite_runtime') else ''}; {error}"
+            f"{old if _old_is_there() else ''}; {error}"
         ) from error
 
 

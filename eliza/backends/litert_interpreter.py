@@ -18,6 +18,7 @@ from eliza.backends.litert_base import (
     infos,
     type_name,
 )
+from eliza.backends.litert_inputs import inputs_of
 from eliza.backends.litert_layout import Head, Signature, Step, discover
 from eliza.backends.litert_log import captured
 from eliza.errors import BackendError, BundleError, NotSupported, OutOfMemory
@@ -51,11 +52,16 @@ class InterpreterRuntime:
         self._runners = runners
         self.layout = discover(signatures, path)
         self._scales: dict[str, _Scale] = {}
-        for step in self.layout.steps:
+        for step in self.layout.giving:
             if step.out is not None:
                 self._scales[step.name] = _scale(runners[step.name], step.out, path)
         for head in self.layout.heads:
             self._scales[head.name] = _scale(runners[head.name], head.logits, path)
+
+    def try_once(self) -> None:
+        """Compute something: what an operator lacks shows only then."""
+        step = self.layout.steps[0]
+        self.run(step, inputs_of(step, np.zeros(1, np.int32), 0), self.new_cache())
 
     def new_cache(self) -> Cache:
         """Return keys and values that are all 0."""

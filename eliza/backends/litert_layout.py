@@ -118,6 +118,8 @@ class Layout:
         Sorted by n. All that give something give logits, or else all hidden states.
     heads : tuple of Head
         What makes logits of hidden states, sorted by n.
+    whole : Step or None
+        Where steps give hidden states: what takes one id and gives its logits at once.
     caches : mapping of str to CacheInfo
     n_ctx : int
         How many ids the cache holds.
@@ -127,9 +129,16 @@ class Layout:
 
     steps: tuple[Step, ...]
     heads: tuple[Head, ...]
+    whole: Step | None
     caches: Mapping[str, CacheInfo]
     n_ctx: int
     width: int
+
+    @property
+    def giving(self) -> tuple[Step, ...]:
+        """All steps that give something for each id."""
+        steps = self.steps if self.whole is None else (*self.steps, self.whole)
+        return tuple(step for step in steps if step.out is not None)
 
 
 def discover(signatures: Mapping[str, Signature], where: str) -> Layout:
@@ -167,8 +176,10 @@ def discover(signatures: Mapping[str, Signature], where: str) -> Layout:
         caches = kept
         steps.append(step)
     steps.sort(key=lambda step: (step.n, step.out is None, step.name))
-    heads = _heads(signatures)
+    heads, whole = _heads(signatures), None
     if heads and any(step.hidden and step.n == 1 for step in steps):
+        plain = [step for step in steps if step.n == 1 and not step.hidden]
+        whole = next((step for step in plain if step.out is not None), None)
         steps = [step for step in steps if step.hidden or step.out is None]
     else:
         heads = []
@@ -181,12 +192,13 @@ def discover(signatures: Mapping[str, Signature], where: str) -> Layout:
         )
     n_ctx = _context(caches, steps, where)
     rows = [head.logits_info for head in heads]
-    rows = rows or [step.out_info for step in steps if step.out_info is not None]
+    giving = [whole] if heads else steps
+    rows += [step.out_info for step in giving if step and step.out_info is not None]
     width = rows[0].shape[-1]
     if any(info.shape[-1] != width for info in rows):
         raise NotSupported(f"{where}: signatures differ in the width of logits")
     infos = {name: _cache(name, info, n_ctx, where) for name, info in caches.items()}
-    return Layout(tuple(steps), tuple(heads), infos, n_ctx, width)
+    return Layout(tuple(steps), tuple(heads), whole, infos, n_ctx, width)
 
 
 def _heads(signatures: Mapping[str, Signature]) -> list[Head]:

@@ -26,7 +26,14 @@ _MORE = ("└", "├", " ")  # goes on with the line before
 # A missing accelerator is a warning to it, and no news to anyone else.
 _LEVELS = {"ERROR": logging.WARNING, "FATAL": logging.ERROR}
 
+# A fork waits for it: the child finds it free, and has a standard error of its own.
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire,
+        after_in_parent=_lock.release,
+        after_in_child=_lock.release,
+    )
 
 
 @contextmanager

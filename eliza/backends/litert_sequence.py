@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eliza.backends.base import LOGITS_BYTES, TreeRoom, ids_array
+from eliza.backends.litert_inputs import inputs_of
 from eliza.backends.litert_plan import divide
 from eliza.errors import (
     BackendError,
@@ -31,9 +32,6 @@ __all__ = ["LitertSequence", "Shared"]
 
 #: Of more than this part of the vocabulary the whole row is cheaper.
 _SINGLE = 32
-
-#: What is added to the scores of ids that must not be seen, where a mask is of floats.
-_HIDDEN = {"float32": -1e9, "float16": -6e4}
 
 
 class Shared:
@@ -86,6 +84,7 @@ class LitertSequence:
 
     def __init__(self, shared: Shared) -> None:
         self.on_piece: Callable[[], None] | None = None
+        self.whole_row = False
         self._shared = shared
         self._position = 0
         # What was computed for each id of the last decode, and logits once asked for.
@@ -142,20 +141,23 @@ class LitertSequence:
             self._forget_rows()
             layout = shared.runtime.layout
             room = layout.n_ctx - self._position
-            chunks = divide(n, room, shared.sizes, all_rows)
+            if n == 1 and self.whole_row and layout.whole and not all_rows:
+                calls = [(layout.whole, 1)]  # 0.3 ms less than a call for the head too
+            else:
+                divided = divide(n, room, shared.sizes, all_rows)
+                calls = [(layout.steps[number], taken) for number, taken in divided]
             parts: list[NDArray[np.float32]] = []
             done = 0
-            for number, taken in chunks:
+            for step, taken in calls:
                 self._pause()
-                step = layout.steps[number]
                 part = tokens[done : done + taken]
                 rows = self._run(step, part, self._position + done)
                 done += taken
                 if rows is not None and (all_rows or done == n):
                     parts.append(rows[0 if all_rows else taken - 1 : taken])
-            # The last call of a division gives rows.
+            # The last call gives rows.
             found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            if layout.heads:
+            if step.hidden:
                 self._hidden = found
             else:
                 self._rows = found
@@ -164,16 +166,7 @@ class LitertSequence:
     def _run(
         self, step: Step, ids: NDArray[np.int32], begin: int
     ) -> NDArray[np.float32] | None:
-        at = np.arange(begin, begin + step.n, dtype=np.int32)
-        filled = np.zeros((1, step.n), np.int32)
-        filled[0, : len(ids)] = ids
-        inputs: dict[str, NDArray[Any]] = {
-            step.ids: filled,
-            step.positions: at.reshape(step.positions_shape),
-        }
-        if step.mask is not None:
-            seen = np.arange(step.mask_shape[-1], dtype=np.int32) <= at[:, None]
-            inputs[step.mask] = _mask(seen, step)
+        inputs = inputs_of(step, ids, begin)
         return self._shared.runtime.run(step, inputs, self._cache)
 
     def truncate(self, n: int) -> None:
@@ -325,8 +318,13 @@ class LitertSequence:
     # The end
 
     def close(self) -> None:
-        """Free the sequence's memory. May be called twice."""
+        """Free the sequence's memory. May be called twice.
+
+        In a forked child nothing is done: the memory is the parent's.
+        """
         shared = self._shared
+        if shared.lock.foreign:
+            return
         with shared.lock:
             if self._closed:
                 return
@@ -351,12 +349,3 @@ class LitertSequence:
         if self.on_piece is not None:
             self.on_piece()
             self._check_open()
-
-
-def _mask(seen: NDArray[np.bool_], step: Step) -> NDArray[Any]:
-    """Return what a signature adds to its scores, or what it may see."""
-    shaped = seen.reshape(step.mask_shape)
-    if step.mask_dtype == "bool":
-        return shaped
-    hidden = _HIDDEN[step.mask_dtype]
-    return np.where(shaped, 0.0, hidden).astype(step.mask_dtype)

@@ -15,10 +15,12 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
-from eliza.files.caching import cache_folder
+from eliza._atomic import sync_folder
+from eliza.files.caching import cache_folder, mark_used, tidy
 from eliza.files.fingerprint import fingerprint_file
 
 __all__ = ["packed_weights"]
@@ -34,14 +36,15 @@ def packed_weights(path: str) -> Iterator[str | None]:
     """Give the name of a file for the packed weights of a model, while it is loaded.
 
     If there is none yet, one process writes it and others wait; it is there as a whole
-    when the block ends without an error. None is given if a file is not worth it, or
-    the cache's folder cannot be used.
+    when the block ends without an error, and the oldest of many are deleted. None is
+    given if a file is not worth it, or the cache's folder cannot be used.
     """
     final = _place(path)
     if final is None:
         yield None
         return
     if final.exists():
+        mark_used(final)
         yield str(final)
         return
     from filelock import FileLock
@@ -54,7 +57,11 @@ def packed_weights(path: str) -> Iterator[str | None]:
         try:
             yield str(temporary)
             if temporary.exists():  # the runtime may have nothing to pack
+                with open(temporary, "rb+") as file:
+                    os.fsync(file.fileno())
                 os.replace(temporary, final)
+                sync_folder(os.fspath(final.parent))
+                tidy(final.parent, final.suffix)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -73,8 +80,18 @@ def _place(path: str) -> Path | None:
         return None
     # The order depends on the library and on the processor. The library compares
     # nothing of the model, so the name has to tell one from another.
-    made_by = f"{version('ai-edge-litert')} {status.st_mtime_ns} {_processor()} "
+    made_by = f"{_library()} {status.st_mtime_ns} {_processor()} "
     return folder / f"{fingerprint_file(path, made_by).hex()}.xnnpack"
+
+
+def _library() -> str:
+    """Return what tells versions of the library apart, whoever has packaged it."""
+    try:
+        return version("ai-edge-litert")
+    except PackageNotFoundError:
+        found = find_spec("ai_edge_litert")
+        origin = found.origin if found is not None else None
+        return f"{os.stat(origin).st_mtime_ns if origin else 0}"
 
 
 def _processor() -> str:

@@ -222,7 +222,8 @@ def end(s: Subject) -> None:
 @rule("rows.single")
 def single(s: Subject) -> None:
     """Single logits, where a runtime computes them, are those of the whole row, whether
-    or not that was asked for; ids that are none are refused.
+    or not that was asked for, before the decode or after it; ids that are none are
+    refused.
     """
     if not s.backend.capabilities.head_rows:
         return
@@ -253,6 +254,14 @@ def single(s: Subject) -> None:
         history = [*ids, *more[: i + 1]]
         apart = np.abs(sequence.logits_of(some, i) - s.row_after(history)[some]).max()
         require(apart <= s.tolerance, f"row {i} of {n}: {apart:.3g} apart")
+    for whole in (True, False):
+        more.append(s.ids(1, 5 + whole)[0])
+        sequence.whole_row = whole
+        sequence.decode(more[-1:])
+        history = [*ids, *more]
+        s.same(sequence.logits(0), history, f"whole_row={whole}")
+        apart = np.abs(sequence.logits_of(some) - s.row_after(history)[some]).max()
+        require(apart <= s.tolerance, f"whole_row={whole}: {apart:.3g} apart")
     sequence.truncate(0)
     with s.refused(InvalidArgument, "logits_of after truncate(0)"):
         sequence.logits_of([0])

@@ -19,7 +19,7 @@ from pathlib import Path
 from eliza._atomic import atomic_file
 from eliza.errors import BundleError, Closed, NotSupported, shown
 from eliza.files import protobuf
-from eliza.files.caching import cache_folder
+from eliza.files.caching import cache_folder, mark_used, tidy
 from eliza.files.opened import OpenedFile
 from eliza.files.tables import Malformed, TableView
 
@@ -270,6 +270,7 @@ class LitertlmFile(OpenedFile):
             folder = cache_folder("litert")
             path = folder / f"{sha.hexdigest()}.tflite"
             if _has_size(path, size):
+                mark_used(path)
                 return path
             with FileLock(f"{path}.lock"):
                 if not _has_size(path, size):
@@ -281,6 +282,7 @@ class LitertlmFile(OpenedFile):
                     with atomic_file(path, 0o600) as out:
                         for piece in self._pieces(section):
                             out.write(piece)
+                    tidy(folder, path.suffix)
         except OSError as error:
             raise BundleError(
                 f"the model in {self.path} cannot be put into the cache: {error}"

@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from eliza.errors import BundleError
+from eliza.errors import BundleError, NotSupported
 from eliza.files.noted import ABOUT, is_sealed
 from eliza.files.tables import Malformed, TableView
 
@@ -23,6 +23,7 @@ __all__ = ["TfliteFile"]
 
 _MAGIC = b"TFL3"
 _GRAPHS, _BUFFERS, _METADATA, _SIGNATURES = 2, 4, 6, 7  # fields of a model
+_GROUPS, _EXTERNAL = 8, 9  # of weights in other files
 _DATA, _OFFSET, _SIZE = 0, 1, 2  # fields of a buffer
 
 
@@ -44,6 +45,8 @@ class TfliteFile:
     ------
     BundleError
         It cannot be read, is no such file, is cut short or damaged.
+    NotSupported
+        Its weights are in other files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -60,6 +63,7 @@ class TfliteFile:
             for number, buffer in enumerate(buffers):
                 self._check(number, buffer)
             _check_signatures(root)
+            self._refuse_external(root)
             self.metadata: dict[str, bytes] = {}
             for entry in root.tables(_METADATA):
                 number = entry.number(1, "<I")
@@ -90,6 +94,16 @@ class TfliteFile:
             raise Malformed(
                 f"weight {number} ends at byte {begin + size}, the file at "
                 f"{len(self._data)}"
+            )
+
+    def _refuse_external(self, root: TableView) -> None:
+        """Raise if weights are elsewhere: the runtime would be told where by no one."""
+        groups = [group.text(0) for group in root.tables(_GROUPS)]
+        if groups or root.tables(_EXTERNAL):
+            named = ", ".join(map(repr, groups[:4])) or "files that it does not name"
+            raise NotSupported(
+                f"{self.path} keeps its weights outside of itself, in {named}; eliza "
+                "reads files that have all of a model in them"
             )
 
     def _note(self) -> dict[str, Any]:
