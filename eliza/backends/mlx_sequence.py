@@ -115,6 +115,7 @@ class MlxSequence:
 
     def __init__(self, shared: Shared) -> None:
         self.on_piece: Callable[[], None] | None = None
+        self.whole_row = False  # a whole one costs the same whenever it is asked for
         self._shared = shared
         self._closed = False
         self._position = 0
