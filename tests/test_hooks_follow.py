@@ -149,6 +149,11 @@ def test_free_text_after_the_choice():
         allowed(follow, [1, 10, 11, 7, 8, 9, 5, 5])
     follow.reset()
     assert allowed(follow, [1, 10, 11, 7, 8, 9, 5, 5]) == [10, 20]
+    follow.reset()
+    walk(follow, [1], [10, 11, 7, 8, 9, 7, 8, 9])
+    with pytest.raises(InvalidArgument, match="reset"):  # not longer than the last
+        allowed(follow, [1, 10, 11, 7, 5, 5])
+    assert allowed(follow, [1, 10, 11, 7, 5]) is None  # taken back, another id
     sure = Follow(start_of(after="free"), 1)
     assert allowed(sure, [1, 10, 11, 7, 8, 9, 5, 5]) is None
 
@@ -181,23 +186,143 @@ def test_finished_rows_may_hold_anything():
         allowed(follow, [1, 0], [3, 20])
 
 
+def test_fc_042_a_chat_that_goes_on_where_rows_hold_pads():
+    """Text after an ended answer is the next prompt, not pads of the last row."""
+    prompt = [1, 5, 6]
+    follow = Follow(start_of(), pads=True)
+    for _ in range(3):
+        # `generate` stops at the end: it is never called with it.
+        assert walk(follow, prompt, [10, 11]) == STEPS[:3]
+        prompt = [*prompt, 10, 11, END, 40, 41]
+    assert walk(follow, [1, 5, 6], [10, 11, END]) == STEPS
+    assert walk(follow, [1, 5, 6, 10, 11, END, 40, 41], [20, 21]) == [
+        [10, 20],
+        [21],
+        [END],
+    ]
+    # Shorter than what the last generation came to, because another row took longer.
+    follow = Follow(start_of({"a": [10, 11], "b": [20, 21, 22, 23, 24, 25]}), pads=True)
+    assert allowed(follow, [1], [3]) == [[10, 20]] * 2
+    a, b = [1, 10, 11, END, 0, 0, 0], [3, 20, 21, 22, 23, 24, 25]
+    for length in range(2, 8):
+        allowed(follow, a[:length], b[:length])
+    chat = [1, 10, 11, END, 40, 41]
+    assert allowed(follow, chat) == [10, 20]
+    assert walk(follow, chat, [10, 11]) == [[10, 20], [11], [END]]
+
+
+def test_pads_or_another_prompt_is_not_guessed_for_some_rows():
+    """A skipped call; or the next turn of one row."""
+    follow = Follow(start_of({"a": [10, 11], "b": [20, 21, 22, 23, 24]}), pads=True)
+    assert allowed(follow, [1], [3]) == [[10, 20]] * 2
+    with pytest.raises(InvalidArgument, match="reset"):
+        allowed(follow, [1, 10, 11, END, 0], [3, 20, 21, 22, 23])
+    with pytest.raises(OffPathError):
+        allowed(follow, [1, 10, 11, 7, 7], [3, 20, 21, 22, 23])
+    assert allowed(follow, [1, 10], [3, 20]) == [[11], [21]]
+    sure = Follow(start_of({"a": [10, 11], "b": [20, 21, 22, 23, 24]}), 1, pads=True)
+    rows = [1, 10, 11, END, 0], [3, 20, 21, 22, 23]
+    assert allowed(sure, *rows) == [[END], [24]]
+
+
+def test_what_came_out_begins_no_generation():
+    """FC-042: `finish` does not answer for another turn."""
+    follow = Follow(start_of(), pads=True)
+    walk(follow, [1, 5, 6], [10, 11])
+    for other in ([1, 5, 6, 10, 11, END, 40, 41], [1, 5, 6, 10, 11, END, 40, 40]):
+        with pytest.raises(InvalidArgument, match="reset"):
+            follow.place(other, finished=True)
+    for other in ([7], [7, 7, 7, 7, 7]):
+        with pytest.raises(InvalidArgument, match="does not begin"):
+            follow.place(other, finished=True)
+    with pytest.raises(OffPathError):
+        follow.place([1, 5, 6, 20, 9, 9, 9], finished=True)
+    # What the last step put out; and a beam that ended before, with its pads.
+    for out in ([10, 11, END], [20, 21, END]):
+        assert follow.place([1, 5, 6, *out], finished=True).cursor.done
+    # It has not moved: the chat goes on with one id.
+    assert allowed(follow, [1, 5, 6, 10, 11, END, 40]) == [10, 20]
+    follow = Follow(start_of({"a": [10], "b": [20, 21, 22, 23]}), pads=True, dead=True)
+    allowed(follow, [1], [1])
+    for k in range(1, 4):
+        allowed(follow, [1, 20, 21, 22][: k + 1], [1, 7, 7, 7][: k + 1])
+    assert follow.place([1, 10, END, 0, 0], finished=True).cursor.name == "a"
+    for wrong in ([1, 10, END, 0, 7], [1, 10, END, 0, 0, 0]):
+        with pytest.raises(InvalidArgument):
+            follow.place(wrong, finished=True)
+    with pytest.raises(OffPathError):
+        follow.place([1, 10, 9, 0, 0], finished=True)
+
+
+def test_rows_off_the_path_begin_a_generation_only_together():
+    """One row that goes wrong does not set the others back to the start."""
+    follow = Follow(start_of())
+    assert allowed(follow, [1], [3]) == [[10, 20]] * 2
+    rows = [1, 10, 11, 7], [3, 20, 21, END]
+    for both in (rows, rows[::-1]):
+        with pytest.raises(OffPathError):
+            allowed(follow, *both)
+    assert allowed(follow, [1, 10], [3, 20]) == [[11], [21]]
+
+
 def test_dead_rows():
     follow = Follow(start_of(), dead=True)
     assert allowed(follow, [1], [1]) == [[10, 20]] * 2
     assert allowed(follow, [1, 10], [1, 0]) == [[11], "dead"]
     assert allowed(follow, [1, 10, 11], [1, 0, 11]) == [[END], "dead"]
     assert allowed(follow, [1, 0, 11, 1], [1, 0, 11, 2]) == ["dead", "dead"]
-    # Another generation, whose prompts repeat what is known.
+    # Another generation, whose prompts repeat what is known: beams do not tell.
     rows = [1, 10, 11, END, 7, 7], [1, 0, 11, 1, 9, 9]
+    with pytest.raises(InvalidArgument, match="reset"):
+        allowed(follow, *rows)
+    follow.reset()
     assert allowed(follow, *rows) == [[10, 20]] * 2
     assert allowed(follow, [1, 10, 11], [1, 0, 11]) == [[10, 20]] * 2
-    other = Follow(start_of(), dead=True)
-    assert allowed(other, [1], [1]) == [[10, 20]] * 2
-    assert allowed(other, [1, 10], [1, 0]) == [[11], "dead"]
-    assert allowed(other, [1, 7, 7, 7], [1, 0, 3, 3]) == [[10, 20]] * 2
+
+
+def test_beams_that_skip_a_call():
+    """Off the path, or another prompt: refused; with a prompt length it is known."""
+    follow = Follow(start_of(), dead=True, pads=True)
+    assert allowed(follow, [1, 5]) == [10, 20]
+    for rows in ([[1, 5, 10, 7]], [[1, 5, 7, 7], [1, 5, 10, 11]]):
+        with pytest.raises(InvalidArgument, match="reset"):
+            allowed(follow, *rows)
+    assert allowed(follow, [1, 5, 10, 11]) == [END]  # skipped, and on the path
+    with pytest.raises(InvalidArgument, match="reset"):
+        allowed(follow, [1, 5, 10, 11, END, 40, 41])
     fixed = Follow(start_of(), 1, dead=True)
+    assert allowed(fixed, [1, 0, 11], [1, 10, 11]) == ["dead", [END]]
     with pytest.raises(OffPathError):
-        allowed(fixed, [1, 0, 11])
+        fixed.place([1, 0, 11])
+
+
+def singly(follow, *histories):
+    return [allowed(follow, history) for history in histories]
+
+
+def test_rows_of_a_step_that_come_singly():
+    """A dead row after a finished one does not become the prompt."""
+    leaves = {"a": [10, 11], "b": [30]}
+    follow = Follow(start_of(leaves), dead=True, pads=True, single=True)
+    first = [[1, 5], [1, 5, 30], [1, 5, 7], [1, 5, 10]]
+    assert singly(follow, *first) == [[10, 30], [END], "dead", [11]]
+    second = [[1, 5, 30, END], [1, 5, 7, 30], [1, 5, 10, 11], [1, 5, 10, 9]]
+    assert singly(follow, *second) == [[END], "dead", [END], "dead"]
+    # Another generation with the same prompt, and one with another.
+    assert singly(follow, *first) == [[10, 30], [END], "dead", [11]]
+    assert singly(follow, [4], [4], [4, 10], [4, 9]) == [[10, 30]] * 2 + [[11], "dead"]
+
+
+def test_beams_that_were_not_announced_do_not_begin_a_generation():
+    follow = Follow(start_of({"a": [10, 11], "b": [30]}), pads=True, single=True)
+    assert singly(follow, [1, 5], [1, 5], [1, 5, 30]) == [[10, 30]] * 2 + [[END]]
+    with pytest.raises(OffPathError):
+        allowed(follow, [1, 5, 7])
+    assert allowed(follow, [1, 5, 10]) == [11]
+    # One row for each step: a prompt that goes on is another generation.
+    follow.reset()
+    assert singly(follow, [1, 5], [1, 5, 30]) == [[10, 30], [END]]
+    assert singly(follow, [1, 5, 30, 7, 7], [1, 5, 30, 7, 7, 10]) == [[10, 30], [11]]
 
 
 def test_ids_are_checked():

@@ -6,16 +6,23 @@ prompt ends or when another generation begins. `Follow` remembers the last call 
     the same prompt in front   the same generation; what follows is walked, from the
                                last position if it goes on from there
     another beginning          a new generation, whose prompt is the whole history
-    ids that are not allowed   an error, unless the choice was complete when last seen,
-                               or is, and several ids have come since: then a new
-                               generation, whose prompt repeats what is known, as in a
-                               chat
+    ids that are not allowed   an error, unless this holds for every row: the choice was
+                               complete when last seen, or is, and several ids have come
+                               since; then a new generation, whose prompt repeats what
+                               is known, as in a chat
+    text after the end         where ended rows may hold anything: one id more than what
+                               was seen is a pad; other text in every row is a new
+                               generation, and in some rows an error
 
-With `prompt_length` nothing is guessed.
+Rows that are beams never begin a generation by what they hold: many are off the path.
+With `prompt_length` nothing is guessed. What looks like the last generation, because
+the new prompt is its prompt and ids that it allowed, is taken for it.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +38,16 @@ Ids = NDArray[np.int64]
 
 class _Beyond(OffPathError):
     """An id after the end of a choice that ends no generation."""
+
+
+class _Unsure(InvalidArgument):
+    """Ids that this generation may hold, or the prompt of another one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}, or the prompt of another generation? Call reset() before a new "
+            "one, or give prompt_length="
+        )
 
 
 class Place:
@@ -89,6 +106,9 @@ class Place:
         return self.cursor.depth + self.rest
 
 
+Places = dict[bytes, Place | None]
+
+
 class Follow:
     """The places of one sequence, or of the rows of a batch.
 
@@ -103,6 +123,8 @@ class Follow:
         Rows that leave the path are None from then on: beams that can never win.
     pads : bool
         After an end-of-generation id a row may hold anything, as finished rows do.
+    single : bool
+        The rows of a step come one after the other, each in a call of its own.
     """
 
     def __init__(
@@ -112,6 +134,7 @@ class Follow:
         *,
         dead: bool = False,
         pads: bool = False,
+        single: bool = False,
     ) -> None:
         if prompt_length is not None:
             if isinstance(prompt_length, bool) or not isinstance(prompt_length, int):
@@ -122,39 +145,49 @@ class Follow:
         self._fixed = prompt_length
         self._dead = dead
         self._pads = pads
+        self._single = single
         self.reset()
 
     def reset(self) -> None:
         """Forget: the next history is the prompt of a new generation."""
         self._prompts: Ids | None = None
         self._length = 0
-        self._last: dict[bytes, Place | None] = {}
+        self._last: Places = {}
+        #: Of the step before the last; kept only where rows come singly.
+        self._before: Places = {}
+        #: Rows have come singly, and there are several.
+        self._several = False
 
-    def place(self, ids: Any) -> Place:
+    def place(self, ids: Any, *, finished: bool = False) -> Place:
         """Return the place of one sequence.
 
         Parameters
         ----------
         ids : array or sequence of int
             Its whole history.
+        finished : bool
+            As in `places`.
 
         Raises
         ------
         OffPathError
             It is not on the way to a choice. Nothing has changed.
         """
-        (place,) = self.places(np.asarray(ids)[np.newaxis])
+        (place,) = self.places(np.asarray(ids)[np.newaxis], finished=finished)
         if place is None:
             raise OffPathError("the sequence left the choices")
         return place
 
-    def places(self, rows: Any) -> list[Place | None]:
+    def places(self, rows: Any, *, finished: bool = False) -> list[Place | None]:
         """Return the places of the rows of a batch.
 
         Parameters
         ----------
         rows : array of int, shape (n_rows, length)
             Their histories; rows may have been reordered since the last call.
+        finished : bool
+            They are what came out of the last generation. Nothing changes, and none of
+            them begins another one.
         """
         rows = np.asarray(rows)
         if rows.ndim != 2:
@@ -162,20 +195,37 @@ class Follow:
         if rows.dtype.kind not in "iu" and rows.size:
             raise InvalidType(f"ids of dtype {rows.dtype}; give whole numbers")
         rows = np.ascontiguousarray(rows, np.int64)
-        length = rows.shape[1]
         start, fresh = self._prompt_end(rows)
-        try:
-            found = self._walk(rows[:, start:], fresh)
-        except OffPathError as error:
-            if not self._is_new(error, length):
-                raise
-            start, fresh = length, True
-            found = self._walk(rows[:, start:], fresh)
+        if finished and fresh:
+            raise InvalidArgument(
+                "the sequence does not begin with the prompt of the last generation; "
+                "with prompt_length= any is read"
+            )
+        found, errors = self._walk(rows[:, start:], fresh, finished)
+        if errors:
+            if finished or len(errors) < len(rows) or not self._is_new(errors, rows):
+                raise errors[0]
+            fresh = True
+            found, _ = self._walk(rows[:, :0], fresh, finished)
+        if not finished:
+            self._remember(rows, found, fresh)
+        return [place for _, place in found]
+
+    def _remember(
+        self, rows: Ids, found: list[tuple[bytes, Place | None]], fresh: bool
+    ) -> None:
+        length = rows.shape[1]
         if fresh:
             self._prompts = rows.copy()
-        self._length = length
+            self._last, self._before, self._several = {}, {}, False
+        elif self._single and length == self._length:
+            self._several = True
+            self._last.update(found)
+            return
+        if self._single:
+            self._before = self._last
         self._last = dict(found)
-        return [place for _, place in found]
+        self._length = length
 
     def _prompt_end(self, rows: Ids) -> tuple[int, bool]:
         length = rows.shape[1]
@@ -196,38 +246,59 @@ class Follow:
                 return length, True
         return prompts.shape[1], False
 
-    def _is_new(self, error: OffPathError, length: int) -> bool:
-        """Tell whether ids that are not allowed begin another generation."""
-        if self._fixed is not None:
+    def _is_new(self, errors: list[Exception], rows: Ids) -> bool:
+        """Tell whether rows that all cannot be placed begin another generation."""
+        if self._fixed is not None or self._dead or self._several:
             return False
-        if self._dead:
-            return True  # beams die one id after the last call
         last = [place for place in self._last.values() if place is not None]
-        if isinstance(error, _Beyond):
-            ended = any(place.ended for place in last)
-            return length - self._length >= 2 or (ended and not self._pads)
+        ended = any(place.ended for place in last)
+        several = rows.shape[1] - self._length >= 2
         # Had the last generation been taken back, it would have been seen on the way.
-        return bool(last) and all(place.cursor.done for place in last)
+        done = bool(last) and all(place.cursor.done for place in last)
+        for error in errors:
+            if isinstance(error, _Unsure):
+                fits = not self.start.free
+            elif isinstance(error, _Beyond):
+                fits = several or (ended and not self._pads)
+            else:
+                fits = done
+            if not fits:
+                return False
+        return True
 
-    def _walk(self, paths: Ids, fresh: bool) -> list[tuple[bytes, Place | None]]:
-        last: dict[bytes, Place | None] = {} if fresh else self._last
+    def _walk(
+        self, paths: Ids, fresh: bool, finished: bool
+    ) -> tuple[list[tuple[bytes, Place | None]], list[Exception]]:
+        """Return where the rows are, and the errors of those that are nowhere."""
+        known: Mapping[bytes, Place | None] = (
+            {} if fresh else ChainMap(self._last, self._before)
+        )
         found: dict[bytes, Place | None] = {}
-        out = []
+        out: list[tuple[bytes, Place | None]] = []
+        errors: list[Exception] = []
         for path in paths:
             key = path.tobytes()
             if key not in found:
-                found[key] = self._place(path, key, last)
+                try:
+                    found[key] = self._place(path, key, known, finished)
+                except (OffPathError, _Unsure) as error:
+                    errors.append(error)
+                    continue
             out.append((key, found[key]))
-        return out
+        return out, errors
 
     def _place(
-        self, path: Ids, key: bytes, last: dict[bytes, Place | None]
+        self,
+        path: Ids,
+        key: bytes,
+        known: Mapping[bytes, Place | None],
+        finished: bool,
     ) -> Place | None:
-        if key in last:
-            return last[key]
+        if key in known:
+            return known[key]
         parent = key[: -path.itemsize]
-        if len(path) and parent in last:
-            before = last[parent]
+        if len(path) and parent in known:
+            before = known[parent]
             if before is None:
                 return None
             place = before.copy()
@@ -239,22 +310,45 @@ class Follow:
                 raise
             return place
         place = Place(self.start)
-        for token in path.tolist():
-            place.step(token, self._pads)
-        self._be_sure(place, len(path))
+        try:
+            for token in path.tolist():
+                place.step(token, self._pads)
+        except OffPathError:
+            if not self._dead:
+                raise
+            if self._fixed is None and not finished:
+                raise _Unsure(
+                    "several ids came since the last call, and they leave the choices: "
+                    "beams that lost"
+                ) from None
+            return None
+        if self._fixed is None and place.rest:
+            text = path[len(path) - place.rest :]
+            if not self._is_known(place, text, parent, known, finished):
+                raise _Unsure(
+                    "several ids came since the last call, after a complete choice: "
+                    + ("free text" if self.start.free else "pads")
+                )
         return place
 
-    def _be_sure(self, place: Place, length: int) -> None:
-        """Raise where free text may be another prompt."""
-        if (
-            place.start.free
-            and place.rest
-            and self._fixed is None
-            and self._prompts is not None
-            and length + self._prompts.shape[1] - self._length >= 2
-        ):
-            raise InvalidArgument(
-                "several ids came since the last call, after a complete choice: free "
-                "text, or the prompt of another generation? Call reset() before a new "
-                "one, or give prompt_length="
-            )
+    def _is_known(
+        self,
+        place: Place,
+        text: Ids,
+        parent: bytes,
+        known: Mapping[bytes, Place | None],
+        finished: bool,
+    ) -> bool:
+        """Tell whether what stands after a choice belongs to this generation."""
+        if not self.start.free:
+            text = text[~np.isin(text, self.start.ends)]
+            if not len(text):
+                return True
+        if any(key.startswith(parent) for key in known):
+            return True  # it was taken back to where it has been
+        if not finished or self._prompts is None:
+            return False
+        # What came out is one id longer, and a row that ended before has one pad.
+        total = self._prompts.shape[1] + place.length - self.start.cursor.depth
+        one = self.start.free or len(np.unique(text)) == 1
+        return one and total - self._length <= 1

@@ -83,9 +83,11 @@ class Processor:
             The sequence ended before the choice was complete.
         OffPathError
             It is none of the choices.
+        InvalidArgument
+            It is not of the last generation, as far as that can be told.
         """
         self.check()
-        return chosen(self._follow.place(ids))
+        return chosen(self._follow.place(ids, finished=True))
 
 
 def chosen(place: Place) -> str | int:
