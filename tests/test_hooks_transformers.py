@@ -123,6 +123,34 @@ def test_prefix_allowed_tokens_fn(model, trie):
         assert out.tolist() == expected.tolist()
 
 
+def test_fc_042_a_chat_that_goes_on(model, trie):
+    """One object, turn after turn, without a call to reset."""
+    keep = logits_processor(trie, eog=[END])
+    fn = prefix_allowed_tokens_fn(trie, eog=[END])
+    for start in PROMPTS:
+        prompt = start
+        for _ in range(3):
+            out = generate(model, [prompt], keep)
+            assert keep.finish(out) == [greedy(model, trie, prompt)]
+            same = generate(model, [prompt], prefix_allowed_tokens_fn=fn)
+            assert same.tolist() == out.tolist()
+            prompt = [*out[0].tolist(), 40, 41]
+            with pytest.raises(InvalidArgument, match="reset"):
+                keep.finish(torch.tensor([prompt]))
+
+
+def test_one_function_for_many_beam_searches(model, trie):
+    """With `reset` in between; a row that lost is never the next prompt."""
+    fn = prefix_allowed_tokens_fn(trie, eog=[END], beams=True)
+    for prompts in (PROMPTS, [[*p, 33] for p in PROMPTS], PROMPTS[:1]):
+        fresh = prefix_allowed_tokens_fn(trie, eog=[END], beams=True)
+        options = {"num_beams": 5, "length_penalty": 0.0}
+        out = generate(model, prompts, prefix_allowed_tokens_fn=fn, **options)
+        same = generate(model, prompts, prefix_allowed_tokens_fn=fresh, **options)
+        assert out.tolist() == same.tolist()
+        fn.reset()
+
+
 @pytest.mark.parametrize("n_beams", [2, 4, 8])
 @pytest.mark.parametrize("form", ["processor", "function"])
 def test_beams_equal_the_oracle(model, trie, n_beams, form):
@@ -168,6 +196,39 @@ def test_all_beams_that_come_back_are_choices(model, trie):
             path = [t for t in row[3:] if t not in (END, PAD)]
             name = next(n for n, p in LEAVES.items() if p == path)
             assert score == pytest.approx(expected[name], abs=1e-3)
+
+
+def test_the_answer_may_lie_on_another_device(trie):
+    """NumPy cannot read a tensor of CUDA."""
+
+    class Cuda:
+        ndim = 2
+
+        def __init__(self, ids):
+            self.ids = ids
+
+        def __getitem__(self, at):
+            return Cuda(self.ids[at])
+
+        def __array__(self, *_args, **_options):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        def __len__(self):
+            return len(self.ids)
+
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return torch.tensor(self.ids)
+
+    keep = logits_processor(trie, eog=[END])
+    keep(Cuda([[1], [3]]), torch.zeros(2, V))
+    out = Cuda([[1, 30], [3, 30]])
+    assert keep.finish(out) == ["e", "e"]
+    assert keep.finish(out[0]) == "e"
+    fn = prefix_allowed_tokens_fn(trie, eog=[END])
+    assert fn(0, Cuda([1])) == [10, 20, 30]
 
 
 def test_sampling_gives_choices_only(model, trie):

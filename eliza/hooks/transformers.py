@@ -12,7 +12,6 @@ alone then, instead of being an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,20 @@ from eliza._cursor import Cursor
 from eliza._trie import Trie
 from eliza.errors import InvalidArgument, OffPathError
 from eliza.hooks._follow import Follow
-from eliza.hooks._processor import Processor, keep_values
+from eliza.hooks._processor import Processor, chosen, keep_values
 from eliza.hooks._start import Start
 
-__all__ = ["TorchProcessor", "logits_processor", "prefix_allowed_tokens_fn"]
+__all__ = [
+    "PrefixFunction",
+    "TorchProcessor",
+    "logits_processor",
+    "prefix_allowed_tokens_fn",
+]
+
+
+def _on_cpu(ids: Any) -> Any:
+    """Return an array of NumPy, wherever a tensor lies."""
+    return ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)
 
 
 class TorchProcessor(Processor):
@@ -48,7 +57,7 @@ class TorchProcessor(Processor):
             )
         if len(input_ids) != len(scores):
             raise InvalidArgument(f"{len(input_ids)} rows of ids, {len(scores)} scores")
-        places = self._follow.places(input_ids.detach().cpu().numpy())
+        places = self._follow.places(_on_cpu(input_ids))
         allowed = [
             np.empty(0, np.int32) if place is None else place.allowed()
             for place in places
@@ -92,11 +101,10 @@ class TorchProcessor(Processor):
         str or int, or a list of them
             As `Processor.finish`.
         """
-        if getattr(ids, "ndim", 1) == 1:
+        ids = _on_cpu(ids)
+        if ids.ndim == 1:
             return super().finish(ids)
-        from eliza.hooks._processor import chosen
-
-        places = self._follow.places(ids)
+        places = self._follow.places(ids, finished=True)
         if any(place is None for place in places):
             raise OffPathError("a sequence is none of the choices: use fewer beams")
         return [chosen(place) for place in places if place is not None]
@@ -120,13 +128,58 @@ def logits_processor(
     return TorchProcessor(trie, beams=beams, **options)
 
 
+class PrefixFunction:
+    """Says which ids may follow a row; made by `prefix_allowed_tokens_fn`.
+
+    `generate` asks for one row at a time, and for each beam of it.
+    """
+
+    def __init__(
+        self,
+        trie: Trie | Cursor,
+        *,
+        beams: bool = False,
+        prompt_length: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._start = Start(trie, **options)
+        if self._start.free:
+            raise InvalidArgument(
+                'after="free" has no list of allowed ids: use logits_processor'
+            )
+        self._beams = beams
+        self._prompt_length = prompt_length
+        self._new_follow()  # its arguments are checked here
+        self._follows: dict[int, Follow] = {}
+
+    def _new_follow(self) -> Follow:
+        return Follow(
+            self._start, self._prompt_length, dead=self._beams, pads=True, single=True
+        )
+
+    def reset(self) -> None:
+        """Forget: the next call begins a new generation."""
+        self._follows.clear()
+
+    def __call__(self, batch_id: int, ids: Any) -> list[int]:
+        """Return the ids that may follow those of a row."""
+        follow = self._follows.get(batch_id)
+        if follow is None:
+            follow = self._follows[batch_id] = self._new_follow()
+        (place,) = follow.places(_on_cpu(ids)[np.newaxis])
+        # Whatever a beam takes that left the choices, its score stays at -inf.
+        found = self._start.ends if place is None else place.allowed()
+        assert found is not None
+        return [int(id) for id in found]
+
+
 def prefix_allowed_tokens_fn(
     trie: Trie | Cursor,
     *,
     beams: bool = False,
     prompt_length: int | None = None,
     **options: Any,
-) -> Callable[[int, Any], list[int]]:
+) -> PrefixFunction:
     """Return a function for `generate(prefix_allowed_tokens_fn=…)`.
 
     A logits processor does the same without lists of ids, and also notices where no
@@ -137,24 +190,4 @@ def prefix_allowed_tokens_fn(
     trie, beams, prompt_length, **options
         As in `logits_processor`, ``after="free"`` aside.
     """
-    start = Start(trie, **options)
-    if start.free:
-        raise InvalidArgument(
-            'after="free" has no list of allowed ids: use logits_processor'
-        )
-    follows: dict[int, Follow] = {}
-
-    def allowed(batch_id: int, ids: Any) -> list[int]:
-        follow = follows.get(batch_id)
-        if follow is None:
-            follow = follows[batch_id] = Follow(start, prompt_length, pads=True)
-        try:
-            found = follow.place(ids.detach().cpu().numpy()).allowed()
-        except OffPathError:
-            if not beams:
-                raise
-            found = start.ends  # whatever it takes, its score stays at -inf
-        assert found is not None
-        return [int(id) for id in found]
-
-    return allowed
+    return PrefixFunction(trie, beams=beams, prompt_length=prompt_length, **options)
