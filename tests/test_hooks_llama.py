@@ -460,7 +460,7 @@ def test_free_text_after_a_choice(llama, model):
     assert (
         len(text_of(out)) > len(plain) or out["choices"][0]["finish_reason"] == "stop"
     )
-    keep = logits_processor(place.trie, after="free")
+    keep = logits_processor(place.trie, after="free", eog=llama)
     same = llama.create_completion(
         ids, max_tokens=30, temperature=0,
         logits_processor=llama_cpp.LogitsProcessorList([keep]),

@@ -28,7 +28,7 @@ import numpy as np
 from eliza._chain import Chain
 from eliza._cursor import Cursor
 from eliza._trie import Trie
-from eliza.errors import InvalidArgument, NotSupported, TokenLimit
+from eliza.errors import BackendError, InvalidArgument, NotSupported, TokenLimit
 from eliza.hooks._processor import Processor, mask_row
 from eliza.hooks.llama import Link, Penalties, chain
 
@@ -57,6 +57,14 @@ _NOT_OURS: dict[str, Any] = {
 class LlamaProcessor(Processor):
     """A logits processor for llama-cpp-python; made by `logits_processor`."""
 
+    def __init__(self, trie: Trie | Cursor, **options: Any) -> None:
+        super().__init__(trie, **options)
+        if not len(self._start.ends):
+            raise InvalidArgument(
+                'eog= is needed, also with after="free": after an error only these '
+                "ids are let through"
+            )
+
     def __call__(self, ids: Any, logits: Any) -> Any:
         """Mask the logits, in place, of what may follow the ids."""
         try:
@@ -67,7 +75,8 @@ class LlamaProcessor(Processor):
             self._error = error
         if self._error is not None:
             logits[:] = -np.inf
-            logits[self._start.ends] = 0
+            ends = self._start.ends
+            logits[ends[ends < len(logits)]] = 0
         return logits
 
     def stop(self, _ids: Any, _logits: Any) -> bool:
@@ -94,12 +103,37 @@ class _Sampler:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
+        self.begun = False
+
+    def begin(self, *_args: Any, **_options: Any) -> _Sampler:
+        """Start anew: what a model calls as `_init_sampler`."""
+        self._chain.reset()
+        self.begun = True
+        return self
 
     def sample(self, context: Any, idx: int = -1) -> int:
         return self._chain.sample(int(context.ctx), idx)
 
     def close(self) -> None:
         """Do nothing: the chain has an owner."""
+
+
+@contextmanager
+def _making(llama: Any, sampler: _Sampler) -> Iterator[None]:
+    """Let the completions that begin in here take a sampler of ours."""
+    if not callable(getattr(type(llama), "_init_sampler", None)):
+        raise NotSupported(
+            f"{type(llama).__name__} has no _init_sampler: use logits_processor"
+        )
+    before = llama.__dict__.get("_init_sampler")
+    llama._init_sampler = sampler.begin
+    try:
+        yield
+    finally:
+        if before is None:
+            del llama._init_sampler
+        else:
+            llama._init_sampler = before
 
 
 @contextmanager
@@ -119,25 +153,11 @@ def sampling_with(llama: Any, sampler: Chain) -> Iterator[Chain]:
     NotSupported
         This version of llama-cpp-python makes its samplers in another way.
     """
-    if not callable(getattr(type(llama), "_init_sampler", None)):
-        raise NotSupported(
-            f"{type(llama).__name__} has no _init_sampler: use logits_processor"
-        )
-
-    def begin(*_args: Any, **_options: Any) -> _Sampler:
-        sampler.reset()
-        return _Sampler(sampler)
-
-    before = llama.__dict__.get("_init_sampler")
-    llama._init_sampler = begin
-    try:
-        yield sampler
-    finally:
-        if before is None:
-            del llama._init_sampler
-        else:
-            llama._init_sampler = before
-        llama._sampler = None
+    with _making(llama, _Sampler(sampler)):
+        try:
+            yield sampler
+        finally:
+            llama._sampler = None
 
 
 def create_completion(
@@ -174,6 +194,8 @@ def create_completion(
         The generation ended inside a choice.
     NoCandidateError
         No allowed id has a logit above -inf.
+    BackendError
+        A stream was to go on after another completion on the same model.
     """
     return _complete(llama, llama.create_completion, prompt, trie, options)
 
@@ -212,10 +234,28 @@ def _complete(
 def _stream(
     llama: Any, call: Any, prompt: Any, sampler: Chain, options: dict[str, Any]
 ) -> Iterator[Any]:
-    with sampler, sampling_with(llama, sampler):
-        last = None
-        for last in call(prompt, **options):
-            yield last
+    ours = _Sampler(sampler)
+    with sampler:
+        try:
+            parts = last = None
+            while True:
+                # Only while the stream runs: in between, others may use the model.
+                with _making(llama, ours):
+                    if parts is None:
+                        parts = call(prompt, **options)
+                    if ours.begun and llama._sampler is not ours:
+                        raise BackendError(
+                            "another completion ran on this model while the stream "
+                            "was suspended: the stream cannot go on"
+                        )
+                    part = next(parts, None)
+                if part is None:
+                    break
+                last = part
+                yield part
+        finally:
+            if llama._sampler is ours:
+                llama._sampler = None
         _must_be_done(sampler, llama, options, last)
 
 
