@@ -116,10 +116,34 @@ def test_free_text_after_the_choice():
     for token in (10, 5, 69, 3):
         matcher.accept(token)
         matcher.fill(words)
-        assert ids_of(words[0])[:V] == list(range(V))
+        assert ids_of(words[0]) == list(range(V))  # none beyond the vocabulary
     matcher.rollback(4)
     matcher.fill(words)
     assert ids_of(words[0]) == [10]
+
+
+@pytest.mark.parametrize("n_vocab", [31, 32, 33, 63, 64, 65, 100])
+def test_free_text_has_no_ids_beyond_the_vocabulary(n_vocab):
+    matcher = Matcher(trie_of({"a": [n_vocab - 1]}, n_vocab), after="free")
+    matcher.accept(n_vocab - 1)
+    for words in (allocate(1, n_vocab)[0], np.zeros(9, np.int32)):
+        matcher.fill(words)
+        assert ids_of(words) == list(range(n_vocab))
+
+
+@pytest.mark.parametrize("after", ["end", "free"])
+def test_fc_037_ids_are_checked_after_the_choice_too(after):
+    matcher = Matcher(trie_of({"a": [10]}), eog=[END], after=after)
+    for path in ((), (10,), (10, END)):
+        matcher.reset()
+        for token in path:
+            matcher.accept(np.int64(token))
+        for wrong in (-5, V, 2**70, "x", 1.0, True, None, np.float32(2)):
+            with pytest.raises(InvalidArgument):  # and InvalidType
+                matcher.accept(wrong)
+            with pytest.raises(InvalidArgument):
+                matcher.follows([wrong])
+            assert matcher._place.length == len(path)
 
 
 @pytest.mark.parametrize("n_vocab", [31, 32, 33, 63, 64, 65, 100])

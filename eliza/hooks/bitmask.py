@@ -10,6 +10,7 @@ matcher.accept(token)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from eliza._cursor import Cursor
 from eliza._trie import Trie
-from eliza.errors import InvalidArgument, OffPathError
+from eliza.errors import InvalidArgument, InvalidType, OffPathError
 from eliza.hooks._follow import Place
 from eliza.hooks._processor import chosen
 from eliza.hooks._start import Start
@@ -106,10 +107,13 @@ class Matcher:
                 f"{len(out)} words; {n_vocab} ids need {(n_vocab + 31) // 32}"
             )
         ids = place.allowed()
-        if ids is None:
-            out[:] = -1
-            return
         out[:] = 0
+        if ids is None:
+            whole, rest = divmod(n_vocab, 32)
+            out[:whole] = -1
+            if rest:
+                out[whole] = (1 << rest) - 1
+            return
         bits = np.left_shift(np.uint32(1), (ids & 31).astype(np.uint32))
         np.bitwise_or.at(out.view(np.uint32), ids >> 5, bits)
 
@@ -120,8 +124,10 @@ class Matcher:
         ------
         OffPathError
             It is not allowed. Nothing has changed.
+        InvalidArgument
+            It is no id of the vocabulary.
         """
-        self._place.step(token, False)
+        self._place.step(self._id(token), False)
 
     def rollback(self, n: int = 1) -> None:
         """Take back the ids accepted last."""
@@ -139,7 +145,19 @@ class Matcher:
         place = self._place.copy()
         try:
             for token in ids:
-                place.step(token, False)
+                place.step(self._id(token), False)
         except OffPathError:
             return False
         return True
+
+    def _id(self, token: int) -> int:
+        """Check an id as a cursor does, because after the choice none does."""
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise InvalidType(
+                f"accept: an id must be an int, got {type(token).__name__} {token!r}"
+            )
+        id = operator.index(token)
+        n_vocab = self._start.cursor.trie.n_vocab
+        if not 0 <= id < n_vocab:
+            raise InvalidArgument(f"accept: id {id} is outside [0, {n_vocab})")
+        return id
