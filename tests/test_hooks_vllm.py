@@ -1,23 +1,13 @@
-"""The logits processor for vLLM.
+"""The logits processor for vLLM, in a batch that is kept as vLLM keeps it.
 
-vLLM itself is some gigabytes and is not installed here. The stand-in below has the
-classes of its version-1 interface as it publishes them (`BatchUpdate`, its builder's
-rules, `MoveDirectionality`, `LogitsProcessor`) and a batch that is kept as vLLM keeps
-it: rows are removed, replaced, moved into gaps and swapped. Where vLLM is installed its
-own classes are used; and those of the file `interface.py` of an unpacked wheel, which
-needs nothing but torch, where the variable ELIZA_VLLM names its folder.
+Rows are removed, replaced, moved into gaps and swapped. Which classes of its interface
+are used, `vllm_stand_in` says.
 """
 
-import base64
-import importlib.util
-import json
-import os
 import sys
-from abc import ABC, abstractmethod
+from collections import UserList
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,86 +19,21 @@ from eliza.errors import (
     BackendError,
     InvalidArgument,
     NoCandidateError,
-    NotSupported,
     OffPathError,
 )
-from support import END, choice_sets, hashed
+from support import END, hashed
+from vllm_stand_in import INTERFACE, imported
 
 torch = pytest.importorskip("torch")
 
-INSTALLED = importlib.util.find_spec("vllm") is not None
-INTERFACE = "vllm.v1.sample.logits_processor"
 V = 64
 LEAVES = {"a": [10, 11, 12], "b": [10, 11], "c": [20, 21], "d": [20, 22, 23]}
 
 
-def stand_in():
-    class MoveDirectionality(Enum):
-        UNIDIRECTIONAL = auto()
-        SWAP = auto()
-
-    class LogitsProcessor(ABC):
-        @classmethod
-        def validate_params(cls, sampling_params):
-            return None
-
-        @abstractmethod
-        def __init__(self, vllm_config, device, is_pin_memory): ...
-
-        @abstractmethod
-        def apply(self, logits): ...
-
-        @abstractmethod
-        def is_argmax_invariant(self): ...
-
-        @abstractmethod
-        def update_state(self, batch_update): ...
-
-    @dataclass(frozen=True)
-    class BatchUpdate:
-        batch_size: int
-        removed: list
-        added: list
-        moved: list
-
-    names = ["vllm", "vllm.v1", "vllm.v1.sample", INTERFACE]
-    modules = {name: ModuleType(name) for name in names}
-    for cls in (LogitsProcessor, MoveDirectionality, BatchUpdate):
-        setattr(modules[names[-1]], cls.__name__, cls)
-    return modules
-
-
-def of_a_wheel(folder):
-    """Put the classes of the real interface into the modules of the stand-in."""
-    name = INTERFACE
-    sys.modules["vllm"].SamplingParams = object
-    path = Path(folder, *name.split("."), "interface.py")
-    spec = importlib.util.spec_from_file_location(f"{name}.interface", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for cls in ("LogitsProcessor", "MoveDirectionality", "BatchUpdate"):
-        setattr(sys.modules[name], cls, getattr(module, cls))
-
-
 @pytest.fixture(scope="module")
 def hook():
-    if INSTALLED:
-        import eliza.hooks.vllm as module
-
+    with imported() as module:
         yield module
-        return
-    before = dict(sys.modules)
-    sys.modules.update(stand_in())
-    try:
-        if "ELIZA_VLLM" in os.environ:
-            of_a_wheel(os.environ["ELIZA_VLLM"])
-        import eliza.hooks.vllm as module
-
-        yield module
-    finally:
-        for name in set(sys.modules) - set(before):
-            if name.startswith(("vllm", "eliza.hooks.vllm")):
-                del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
@@ -285,65 +210,63 @@ def test_errors(hook, trie):
         batch.processor.apply(torch.zeros(1, V))
 
 
-def test_extra_args_go_over_the_wire(hook, trie):
-    """They are JSON, and are checked when a request comes in."""
+def test_what_travelled_is_kept(hook, trie):
     args = hook.extra_args(trie, eog=[END], exits=[3], allow=["a", "b"], after="end")
-    again = json.loads(json.dumps(args))
-    assert again == args
-    validate = hook.TrieLogitsProcessor.validate_params
-    validate(SimpleNamespace(extra_args=again))
-    validate(SimpleNamespace(extra_args=None))
-    validate(SimpleNamespace(extra_args={"other": 1}))
     batch = Batch(hook)
-    batch.update(added=[Request(again, [1], None, [10, 11])])
+    batch.update(added=[Request(args, [1], None, [10, 11])])
     out = batch.processor.apply(torch.zeros(1, V))
     assert torch.isfinite(out[0]).nonzero().flatten().tolist() == [3, 12]
-    good = args["eliza"]
-    damaged = base64.b64encode(trie.to_bytes()[:-3]).decode()
-    for wrong, error in (
-        ({}, InvalidArgument),
-        (5, InvalidArgument),
-        (good | {"trie": "?"}, InvalidArgument),
-        (good | {"trie": 7}, InvalidArgument),
-        (good | {"trie": damaged}, InvalidArgument),
-        (good | {"eog": []}, InvalidArgument),
-        (good | {"eog": [V]}, InvalidArgument),
-        (good | {"eog": [True]}, InvalidArgument),
-        (good | {"after": "never"}, InvalidArgument),
-        (good | {"allow": ["x"]}, InvalidArgument),
-        (good | {"exits": []}, InvalidArgument),
-        (good | {"more": 1}, InvalidArgument),
+
+
+class Counted(UserList):
+    """A list that counts how often it is looked at."""
+
+    seen = 0
+
+    def __getitem__(self, at):
+        self.seen += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+        return super().__getitem__(at)
+
+    def __iter__(self):
+        self.seen += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("after", ["end", "free"])
+def test_fc_113_a_step_does_not_look_at_the_whole_output(hook, trie, after):
+    """Also in free text after the choice, and long after it."""
+    args = hook.extra_args(trie, eog=[END], exits=[END], after=after)
+    batch = Batch(hook)
+    request = Request(args, [1], None, Counted())
+    batch.update(added=[request])
+    for token in [20, 22, 23, *[END if after == "end" else 7] * 50]:
+        batch.processor.apply(torch.zeros(1, V))
+        request.output.append(token)
+        request.output.seen = 0
+        out = batch.processor.apply(torch.zeros(1, V))
+        assert request.output.seen <= 6
+    assert torch.isfinite(out).sum() == (1 if after == "end" else V)
+
+
+def test_an_output_that_was_taken_back(hook, trie):
+    args = hook.extra_args(trie, eog=[END])
+    batch = Batch(hook)
+    request = Request(args, [1], None)
+    batch.update(added=[request])
+    for output, ids in (
+        ([], [10, 20]),
+        ([20, 22], [23]),
+        ([20], [21, 22]),
+        ([10], [11]),  # another id in its place
+        ([10, 11], [END, 12]),
+        ([], [10, 20]),
+        ([20, 21, END, END], [END]),
     ):
-        with pytest.raises(error):
-            validate(SimpleNamespace(extra_args={"eliza": wrong}))
-    with pytest.raises(InvalidArgument):
-        hook.extra_args(trie)
-    with pytest.raises(InvalidArgument):
-        hook.extra_args(trie, eog=[END], exits=[12])
-
-
-def test_it_is_loaded_by_name(hook):
-    """As vLLM does it: module, colon, class, which must be of vLLM's own class."""
-    name = f"{hook.TrieLogitsProcessor.__module__}:{hook.TrieLogitsProcessor.__name__}"
-    assert name == "eliza.hooks.vllm:TrieLogitsProcessor"
-    base = sys.modules[INTERFACE].LogitsProcessor
-    assert issubclass(hook.TrieLogitsProcessor, base)
-
-
-def test_without_vllm_the_error_says_so(monkeypatch):
-    if INSTALLED:
-        pytest.skip("vLLM is installed")
-    monkeypatch.delitem(sys.modules, "eliza.hooks.vllm", raising=False)
-    for name in stand_in():
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(NotSupported, match="needs vLLM"):
-        importlib.import_module("eliza.hooks.vllm")
-
-
-@given(choice_sets())
-@settings(max_examples=20, deadline=None)
-def test_tries_of_former_requests_are_bounded(hook, leaves):
-    for k in range(3):
-        trie = eliza.Trie.from_tokens(leaves, n_vocab=V + k)
-        hook.extra_args(trie, eog=[END])
-        assert len(hook._tries) <= 128
+        request.output[:] = output
+        for _ in range(2):
+            out = batch.processor.apply(torch.zeros(1, V))
+            assert torch.isfinite(out[0]).nonzero().flatten().tolist() == ids
+    request.output[:] = [20, 21, 9]
+    for _ in range(2):
+        with pytest.raises(OffPathError):
+            batch.processor.apply(torch.zeros(1, V))

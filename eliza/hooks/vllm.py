@@ -27,7 +27,7 @@ import numpy as np
 
 from eliza._trie import Trie
 from eliza.errors import BackendError, BundleError, InvalidArgument, NotSupported
-from eliza.hooks._follow import Follow
+from eliza.hooks._follow import Place
 from eliza.hooks._processor import keep_values
 from eliza.hooks._start import Start, end_ids_of
 
@@ -130,11 +130,36 @@ def _start_of(given: Any) -> Start:
 class _Request:
     """One constrained request: where it starts, and its running list of ids."""
 
-    __slots__ = ("follow", "output")
+    __slots__ = ("_last", "_place", "_start", "_taken", "output")
 
     def __init__(self, start: Start, output: list[int]) -> None:
-        self.follow = Follow(start, 0)
         self.output = output  # vLLM's own list, which grows
+        self._start = start
+        self._begin()
+
+    def _begin(self) -> None:
+        self._place = Place(self._start)
+        self._taken = 0
+        self._last = -1
+
+    def place(self) -> Place:
+        """Go on by the ids that were put out since the last step.
+
+        Only these are looked at, and the one before: a step of a long text costs what
+        the first did.
+        """
+        output, n = self.output, len(self.output)
+        taken = self._taken
+        if taken and (n < taken or output[taken - 1] != self._last):
+            self._begin()
+        while self._taken < n:
+            if self._start.free and self._place.cursor.done:
+                self._taken, self._last = n, output[n - 1]
+                break
+            token = output[self._taken]
+            self._place.step(token, False)
+            self._taken, self._last = self._taken + 1, token
+        return self._place
 
 
 class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -192,7 +217,7 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                     "vLLM has placeholders for the ids that were put out: start it "
                     "without asynchronous scheduling"
                 )
-            place = request.follow.place(np.array(request.output, np.int64))
+            place = request.place()
             ids = place.allowed()
             if ids is not None:
                 bound.append((row, place, ids))
