@@ -502,7 +502,12 @@ needs_smollm2 = pytest.mark.skipif(
 
 
 def _random_sets(n):
-    """Processor = link = choose, on random sets of choices."""
+    """Processor = link = a cursor over the same logits; nearly always = choose.
+
+    The first three see logits of one and the same evaluations, so they are equal.
+    `choose` evaluates branches together, where quantised weights round otherwise
+    (DESIGN 8): a few close calls may go the other way.
+    """
     rng = random.Random(7)
     words = [
         "red",
@@ -542,12 +547,11 @@ def _random_sets(n):
             ids = list(place.prompt_ids)
             llama.reset()  # or the last token alone is evaluated again
             linked = text_of(create_completion(llama, ids, place.trie))
-            assert linked in choices
+            assert linked == greedy_by_hand(llama, place, end_ids(llama))
             llama.reset()
             assert processed(llama, ids, place.trie) == linked
             answer = model.choose(prompt, choices, method="greedy", ranking="masked")
             if answer.value != linked:
-                # Quantised weights: batches of other shapes (DESIGN 8).
                 scores = {r.value: r.logprob for r in answer.ranking}
                 assert abs(scores[answer.value] - scores[linked]) < 0.6
                 near += 1
@@ -557,12 +561,5 @@ def _random_sets(n):
 
 @needs_smollm2
 @pytest.mark.model
-def test_random_sets_on_smollm2():
-    _random_sets(10)
-
-
-@needs_smollm2
-@pytest.mark.model
-@pytest.mark.long
 def test_100_random_sets_on_smollm2():
     _random_sets(100)
