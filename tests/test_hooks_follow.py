@@ -142,6 +142,18 @@ def test_with_a_prompt_length_nothing_is_guessed():
         Follow(start_of(), True)
 
 
+def test_a_prompt_that_an_answer_could_be_needs_a_word():
+    """docs/hooks.md: what cannot be told apart, and what to say then."""
+    for options in ({}, {"pads": True}, {"pads": True, "dead": True}):
+        follow = Follow(start_of(), **options)
+        assert walk(follow, [1, 5], [10, 11]) == STEPS[:3]
+        assert allowed(follow, [1, 5, 10]) == [11]
+        follow.reset()
+        assert walk(follow, [1, 5, 10], [10, 11]) == STEPS[:3]
+        sure = Follow(start_of(), 3, **options)
+        assert walk(sure, [1, 5, 10], [10, 11]) == STEPS[:3]
+
+
 def test_free_text_after_the_choice():
     follow = Follow(start_of(after="free"))
     assert walk(follow, [1], [10, 11, 7, 8, 9])[2:] == [None] * 4
