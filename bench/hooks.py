@@ -26,7 +26,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import enum
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -214,21 +214,17 @@ def torch_cases(walk):
 
 
 def vllm_hook():
-    """Return eliza.hooks.vllm, and whether vLLM's own interface is below it."""
-    try:
-        return importlib.import_module("eliza.hooks.vllm"), True
-    except eliza.NotSupported:
-        pass
+    """Return eliza.hooks.vllm, over a stand-in where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is not None:
+        return importlib.import_module("eliza.hooks.vllm"), ""
     names = ["vllm", "vllm.v1", "vllm.v1.sample", "vllm.v1.sample.logits_processor"]
     modules = {name: ModuleType(name) for name in names}
     interface = modules[names[-1]]
     interface.LogitsProcessor = object
-    interface.MoveDirectionality = enum.Enum(
-        "MoveDirectionality", "UNIDIRECTIONAL SWAP"
-    )
+    interface.MoveDirectionality = enum.Enum("Move", "UNIDIRECTIONAL SWAP")
     sys.modules.update(modules)
     try:
-        return importlib.import_module("eliza.hooks.vllm"), False
+        return importlib.import_module("eliza.hooks.vllm"), " (stand-in)"
     finally:
         for name in names:  # transformers looks for it
             del sys.modules[name]
@@ -239,7 +235,7 @@ def vllm_case(walk):
         import torch
     except ImportError:
         return {}
-    hook, real = vllm_hook()
+    hook, how = vllm_hook()
     params = SimpleNamespace(extra_args=hook.extra_args(walk.trie, eog=walk.eog))
     keep = hook.TrieLogitsProcessor(None, torch.device("cpu"), False)
     output: list[int] = []
@@ -251,7 +247,7 @@ def vllm_case(walk):
         keep.apply(row)
         output.append(walk.path[len(history) - len(PROMPT)])
 
-    name = "vLLM, apply, 1 row" + ("" if real else " (stand-in)")
+    name = f"vLLM, apply, 1 row{how}"
     return {name: case_of(walk, step, rows, reset=output.clear)}
 
 

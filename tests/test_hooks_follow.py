@@ -308,6 +308,24 @@ def test_beams_that_skip_a_call():
         fixed.place([1, 0, 11])
 
 
+def test_beams_that_are_all_lost_at_once_are_another_prompt():
+    """One of them goes on while a choice is incomplete, and an end with an end."""
+    follow = Follow(start_of(), dead=True, pads=True)
+    assert allowed(follow, [1, 5], [1, 5]) == [[10, 20]] * 2
+    with pytest.raises(InvalidArgument, match="reset"):
+        allowed(follow, [1, 5, 9], [1, 5, 9])
+    assert allowed(follow, [1, 5, 10], [1, 5, 20]) == [[11], [21]]
+    assert allowed(follow, [1, 5, 10, 11], [1, 5, 20, 21]) == [[END]] * 2
+    # The ends may have been put aside, with nothing left that can win.
+    assert allowed(follow, [1, 5, 10, 11, 7], [1, 5, 20, 21, 7]) == ["dead"] * 2
+    assert allowed(follow, [1, 5, 10, 11], [1, 5, 20, 21]) == [[END]] * 2
+    assert allowed(follow, [1, 5, 10, 11, END], [1, 5, 20, 21, END]) == [[END]] * 2
+    with pytest.raises(InvalidArgument, match="reset"):
+        allowed(follow, [1, 5, 10, 11, END, 40], [1, 5, 20, 21, END, 40])
+    rows = [1, 5, 10, 11, END, END], [1, 5, 20, 21, END, 40]
+    assert allowed(follow, *rows) == [[END], "dead"]
+
+
 def singly(follow, *histories):
     return [allowed(follow, history) for history in histories]
 

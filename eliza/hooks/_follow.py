@@ -207,9 +207,27 @@ class Follow:
                 raise errors[0]
             fresh = True
             found, _ = self._walk(rows[:, :0], fresh, finished)
+        elif self._all_lost_at_once(found):
+            raise _Unsure("no row goes on with an id that was allowed: beams that lost")
         if not finished:
             self._remember(rows, found, fresh)
         return [place for _, place in found]
+
+    def _all_lost_at_once(self, found: list[tuple[bytes, Place | None]]) -> bool:
+        """Tell whether all rows left the choices where a beam must have gone on.
+
+        Of beams inside of a choice one does, and of those that ended too: an end goes
+        on with an end. Only after a complete choice, the end may be all that remained.
+        """
+        if not self._dead or self._single or self._fixed is not None:
+            return False
+        for key, place in found:
+            before = self._last.get(key[: -np.dtype(np.int64).itemsize])
+            if place is not None or before is None or key in self._last:
+                return False
+            if before.cursor.done and not before.ended:
+                return False
+        return True
 
     def _remember(
         self, rows: Ids, found: list[tuple[bytes, Place | None]], fresh: bool
@@ -296,6 +314,8 @@ class Follow:
     ) -> Place | None:
         if key in known:
             return known[key]
+        # Beams go on with an end or are lost; what comes out of them holds pads.
+        pads = self._pads and (finished or not self._dead)
         parent = key[: -path.itemsize]
         if len(path) and parent in known:
             before = known[parent]
@@ -303,7 +323,7 @@ class Follow:
                 return None
             place = before.copy()
             try:
-                place.step(int(path[-1]), self._pads)
+                place.step(int(path[-1]), pads)
             except OffPathError:
                 if self._dead:
                     return None
@@ -312,7 +332,7 @@ class Follow:
         place = Place(self.start)
         try:
             for token in path.tolist():
-                place.step(token, self._pads)
+                place.step(token, pads)
         except OffPathError:
             if not self._dead:
                 raise
