@@ -324,6 +324,10 @@ def test_beams_that_are_all_lost_at_once_are_another_prompt():
         allowed(follow, [1, 5, 10, 11, END, 40], [1, 5, 20, 21, END, 40])
     rows = [1, 5, 10, 11, END, END], [1, 5, 20, 21, END, 40]
     assert allowed(follow, *rows) == [[END], "dead"]
+    assert follow.places(np.zeros((0, 7), np.int64)) == []
+    for lost in ([1, 5, 10, 11, END, 40, 41], [1, 5, 9]):  # what came out of it
+        with pytest.raises((OffPathError, InvalidArgument)):
+            follow.place(lost, finished=True)
 
 
 def singly(follow, *histories):

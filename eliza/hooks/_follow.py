@@ -207,7 +207,7 @@ class Follow:
                 raise errors[0]
             fresh = True
             found, _ = self._walk(rows[:, :0], fresh, finished)
-        elif self._all_lost_at_once(found):
+        elif not finished and self._all_lost_at_once(found):
             raise _Unsure("no row goes on with an id that was allowed: beams that lost")
         if not finished:
             self._remember(rows, found, fresh)
@@ -227,7 +227,7 @@ class Follow:
                 return False
             if before.cursor.done and not before.ended:
                 return False
-        return True
+        return bool(found)
 
     def _remember(
         self, rows: Ids, found: list[tuple[bytes, Place | None]], fresh: bool
