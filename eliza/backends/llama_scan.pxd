@@ -9,3 +9,7 @@ from libc.stdint cimport int32_t, uint32_t
 ctypedef uint32_t (*attribute_t)(const void* vocab, int32_t token) noexcept nogil
 # A C bool is one byte: what stands above it in the register is not defined.
 ctypedef unsigned char (*flag_t)(const void* vocab, int32_t token) noexcept nogil
+ctypedef int32_t (*piece_t)(
+    const void* vocab, int32_t token, char* out, int32_t size, int32_t lstrip,
+    bint special
+) noexcept nogil

@@ -14,7 +14,7 @@ from eliza import flavour
 from eliza.backends.llama_context import function_address
 from eliza.backends.llama_letters import Letters
 from eliza.backends.llama_prompts import Borders, PromptMemo
-from eliza.backends.llama_scan import attributes, flagged
+from eliza.backends.llama_scan import attributes, flagged, piece
 from eliza.errors import InvalidArgument
 from eliza.vocab import Vocab
 
@@ -34,7 +34,6 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.ids = (ctypes.c_int32 * 4096)()
-        self.text = ctypes.create_string_buffer(256)
 
 
 class LlamaVocab(Vocab):
@@ -76,6 +75,7 @@ class LlamaVocab(Vocab):
             | llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
         )
         self._buffers = _Buffers()
+        self._to_piece = function_address(llama_cpp.llama_cpp, "llama_token_to_piece")
         self._prompts = PromptMemo(lambda text: self._raw(text, True), self._borders)
         bos = llama_cpp.llama_vocab_bos(pointer)
         super().__init__(
@@ -112,13 +112,7 @@ class LlamaVocab(Vocab):
         )
 
     def _piece(self, token: int) -> bytes:
-        to_piece = self._llama.llama_token_to_piece
-        buffer = self._buffers.text
-        n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
-        if n < 0:  # minus the size that is needed
-            buffer = ctypes.create_string_buffer(-n)
-            n = to_piece(self._pointer, token, buffer, len(buffer), 0, True)
-        return ctypes.string_at(buffer, n)
+        return piece(self._to_piece, self._pointer, token)
 
     def _is_special(self, token: int) -> bool:
         return bool(self._attribute(token) & self._special_bits) or bool(
