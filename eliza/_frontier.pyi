@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -5,9 +6,12 @@ from numpy.typing import NDArray
 
 from eliza._cursor import Cursor
 
-__all__ = ["Frontier"]
+__all__ = ["Frontier", "forced_run", "path_counts"]
 
 _Doubles = NDArray[np.float64] | None
+
+def forced_run(cursor: Cursor) -> list[tuple[int, Cursor]]: ...
+def path_counts(cursor: Cursor, tokens: Sequence[int]) -> tuple[int, int]: ...
 
 @final
 class Frontier:

@@ -22,7 +22,7 @@ from ._types cimport index_t, node_t, token_t
 
 from .errors import OutOfMemory
 
-__all__ = ["Frontier"]
+__all__ = ["Frontier", "forced_run", "path_counts"]
 
 
 # -- policies --------------------------------------------------------------------------
@@ -448,6 +448,65 @@ cdef class Frontier:
         rest = branches_mass(&self.open, self.best)
         rest += branches_mass(&self.idle, self.best)
         return 1 / (known + rest), 1 / known
+
+
+def forced_run(Cursor cursor not None):
+    """Return the ids that are forced after a cursor, with the constraint after each.
+
+    The last id of a choice is left out: nothing is to be decoded after it.
+
+    Parameters
+    ----------
+    cursor : Cursor
+        Not moved.
+
+    Returns
+    -------
+    list of (int, Cursor)
+    """
+    cdef const token_t* ids = NULL
+    cdef index_t n = 0
+    cdef Cursor at = cursor, after
+    cdef list out = []
+    while True:
+        at.ids(&ids, &n)
+        if n != 1 or at.p.done:
+            return out
+        after = cursor_make(at.bound)
+        after.p = at.p
+        if pos_accept(&at.bound.b, &after.p, ids[0]) == STEP_DAMAGED:
+            raise damaged()
+        if after.p.done:
+            return out
+        out.append((ids[0], after))
+        at = after
+
+
+def path_counts(Cursor cursor not None, tokens):
+    """Count the points on a path that were decided, and the ids that were forced.
+
+    Parameters
+    ----------
+    cursor : Cursor
+        At the beginning of the path; not moved.
+    tokens : sequence of int
+        The path, which the cursor allows.
+
+    Returns
+    -------
+    (int, int)
+        An end that had to be told from a continuation counts as decided.
+    """
+    cdef const token_t* ids = NULL
+    cdef index_t n = 0, forced = 0
+    cdef Cursor at = cursor_make(cursor.bound)
+    at.p = cursor.p
+    for token in tokens:
+        at.ids(&ids, &n)
+        forced += n == 1
+        if pos_accept(&at.bound.b, &at.p, token) == STEP_DAMAGED:
+            raise damaged()
+    return len(tokens) - forced + (not at.p.done), forced
 
 
 cdef inline bint is_plain(const policy_t* policy) noexcept nogil:

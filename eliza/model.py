@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 import time
@@ -207,19 +208,25 @@ class Model:
             By `cancel`, or `close` from another thread.
         """
         start = time.perf_counter()
-        request = Request(
-            method=method,
-            ranking=ranking,
-            normalize=normalize,
-            prior_prompt=prior_prompt,
-            weights=weights,
-            threshold=threshold,
-            default=default,
-            sampling=Sampling(temperature, top_k, top_p, min_p),
-            rng=rng,
-            delta=delta,
-            spelling=spelling,
-        )
+        draw = temperature, top_k, top_p, min_p
+        asked = (ranking, normalize, prior_prompt, weights, threshold, default, rng)
+        asked = (*asked, delta, spelling, *draw)
+        if all(map(operator.is_, asked, _DEFAULTS)):  # 20 us less than to check it all
+            request = Request.plain(method)
+        else:
+            request = Request(
+                method=method,
+                ranking=ranking,
+                normalize=normalize,
+                prior_prompt=prior_prompt,
+                weights=weights,
+                threshold=threshold,
+                default=default,
+                sampling=Sampling(*draw),
+                rng=rng,
+                delta=delta,
+                spelling=spelling,
+            )
         if suffix is not None and not isinstance(suffix, str):
             raise InvalidType(f"suffix is {suffix!r}; it is a text, or None")
         if cancel is not None and not hasattr(cancel, "is_set"):
@@ -504,6 +511,13 @@ class Model:
         if self._closed:
             return f"<Model on {kind}, closed>"
         return f"<Model {self.model_id!r} on {kind}: {self.vocab.n_vocab:,} ids>"
+
+
+#: Of the options of `choose` that a `Request` is made of, in the order used there.
+_DEFAULTS = operator.itemgetter(
+    *("ranking", "normalize", "prior_prompt", "weights", "threshold", "default", "rng"),
+    *("delta", "spelling", "temperature", "top_k", "top_p", "min_p"),
+)(Model.choose.__kwdefaults__)
 
 
 class _AnyEvent(threading.Event):

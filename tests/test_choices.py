@@ -127,3 +127,19 @@ def test_permitted_errors(allow, error, message):
 
 def test_permitted_by_member():
     assert parse(Color).permitted([Color.GREEN]).tolist() == [False, True]
+
+
+def test_the_same_texts_again_are_not_read_again():
+    first = Choices.parse(["a", "b"], 64)
+    assert Choices.parse(("a", "b"), 64) is first
+    assert Choices.parse(["b", "a"], 64).texts == ("b", "a")
+
+    class Letter(str, enum.Enum):
+        A = "a"
+        B = "b"
+
+    # Equal to the texts, and not the same: what comes back is what was given.
+    assert Choices.parse(["a", "b"], 64).values == ("a", "b")
+    found = Choices.parse([Letter.A, Letter.B], 64).values
+    assert [type(value) for value in found] == [Letter, Letter]
+    assert Choices.parse(["a", "b", "a"], 64).texts == ("a", "b")

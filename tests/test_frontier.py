@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eliza import Trie
-from eliza._frontier import Frontier
+from eliza._frontier import Frontier, forced_run, path_counts
 from support import END, choice_sets
 
 V = 64
@@ -143,3 +143,32 @@ def test_an_infinite_bound_is_taken_whatever_delta_is():
     frontier.prune()
     assert [token for token, *_ in frontier.promising(math.inf)] == [4]
     assert frontier.n_open == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(choice_sets())
+def test_runs_and_counts_on_paths(leaves):
+    trie = Trie.from_tokens(leaves, n_vocab=V, exits=[END, 3])
+    for leaf in range(len(trie)):
+        path = trie.tokens(leaf)
+        cursor = trie.cursor()
+        single = 0
+        for token in path:
+            before = cursor.copy()
+            single += len(before.allowed()) == 1
+            run = []
+            at = before.copy()
+            while not at.done and len(at.allowed()) == 1:
+                at.accept(int(at.allowed()[0]))
+                if at.done:
+                    break
+                run.append((at.path[-1], at.path))
+            found = [(token, after.path) for token, after in forced_run(before)]
+            assert found == run
+            cursor.accept(token)
+        root = trie.cursor()
+        assert path_counts(root, path) == (
+            len(path) - single + (not cursor.done),
+            single,
+        )
+        assert root.path == ()

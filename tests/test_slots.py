@@ -702,6 +702,7 @@ def test_fc092_killed_while_saving(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX")
 def test_fc092_killed_while_saving_100_times(tmp_path):
     assert kill_while_saving(tmp_path, 100) == {5, 6}

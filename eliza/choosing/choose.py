@@ -10,7 +10,7 @@ import numpy as np
 
 from eliza._trie import Trie
 from eliza.choosing.answer import Answer, Stats
-from eliza.choosing.decide import decide, path_counts, rank
+from eliza.choosing.decide import counts_on_path, decide, rank
 from eliza.choosing.policy import PLAIN, Policy, log_weights, make_policy
 from eliza.choosing.search import score_all
 from eliza.choosing.trail import Trail
@@ -183,7 +183,7 @@ def answer(
         positions -= prior.positions
     trie = placed.trie
     tokens = trie.tokens(made.leaf) if isinstance(trie, Trie) else session.ids
-    decided, forced = path_counts(cursor, tokens)
+    decided, forced = counts_on_path(cursor, tokens)
     stats = Stats(
         forward_passes=timeline.passes - passes,
         positions=timeline.positions - positions,

@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from eliza._cursor import Cursor
+from eliza._frontier import path_counts
 from eliza.choosing.answer import Ranked, Ranking
 from eliza.choosing.request import generator
 from eliza.choosing.search import best_whole, score_all
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from eliza._cursor import Cursor
     from eliza.backends.base import Row
     from eliza.choosing.policy import Policy
     from eliza.choosing.request import Request
     from eliza.choosing.trail import Trail
+    from eliza.constraint import Constraint
     from eliza.session import Session
 
-__all__ = ["Decision", "decide", "path_counts", "rank"]
+__all__ = ["Decision", "counts_on_path", "decide", "rank"]
 
 
 class Decision(NamedTuple):
@@ -138,8 +140,10 @@ def _walk(session: Session, cursor: Cursor, request: Request, trail: Trail) -> D
     return Decision(leaf, logprob)
 
 
-def path_counts(cursor: Cursor, tokens: Sequence[int]) -> tuple[int, int]:
+def counts_on_path(cursor: Constraint, tokens: Sequence[int]) -> tuple[int, int]:
     """Count the points on a path that were decided, and the ids that were forced."""
+    if isinstance(cursor, Cursor):  # 25 us less, as cold as code is after a decode
+        return path_counts(cursor, tokens)
     at = cursor.copy()
     forced = 0
     for token in tokens:

@@ -38,6 +38,10 @@ class Sampling(NamedTuple):
 PLAIN_DRAW = Sampling()
 
 
+#: By method, without any option; never changed.
+_plain: dict[str, Request] = {}
+
+
 class Request:
     """The options of `Model.choose`; see there.
 
@@ -60,6 +64,15 @@ class Request:
         "threshold",
         "weights",
     )
+
+    @classmethod
+    def plain(cls, method: str) -> Request:
+        """Return the request for a method with nothing else said, made once."""
+        found = _plain.get(method) if type(method) is str else None
+        if found is None:
+            found = cls(method)
+            _plain[method] = found
+        return found
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from eliza._frontier import Frontier
+from eliza._frontier import Frontier, forced_run
 from eliza.choosing.tree import Node, Tree
 from eliza.errors import NoCandidateError
 
@@ -161,11 +161,7 @@ def _forced_run(node: Node) -> list[Node]:
     Nothing is to be decoded after the last id of a choice.
     """
     run = [node]
-    for token in node.cursor.forced().tolist():
-        cursor = run[-1].cursor.copy()
-        cursor.accept(token)
-        if cursor.done:
-            break
+    for token, cursor in forced_run(node.cursor):
         run.append(Node(token, run[-1], cursor))
     return run
 
