@@ -209,8 +209,8 @@ class Model:
         """
         start = time.perf_counter()
         draw = temperature, top_k, top_p, min_p
-        asked = (ranking, normalize, prior_prompt, weights, threshold, default, rng)
-        asked = (*asked, delta, spelling, *draw)
+        scores = ranking, normalize, prior_prompt, weights, threshold, default
+        asked = (*scores, rng, delta, spelling, *draw)
         if all(map(operator.is_, asked, _DEFAULTS)):  # 20 us less than to check it all
             request = Request.plain(method)
         else:
@@ -517,7 +517,7 @@ class Model:
 _DEFAULTS = operator.itemgetter(
     *("ranking", "normalize", "prior_prompt", "weights", "threshold", "default", "rng"),
     *("delta", "spelling", "temperature", "top_k", "top_p", "min_p"),
-)(Model.choose.__kwdefaults__)
+)(Model.choose.__kwdefaults__ or {})
 
 
 class _AnyEvent(threading.Event):

@@ -134,7 +134,7 @@ def test_the_same_texts_again_are_not_read_again():
     assert Choices.parse(("a", "b"), 64) is first
     assert Choices.parse(["b", "a"], 64).texts == ("b", "a")
 
-    class Letter(str, enum.Enum):
+    class Letter(enum.StrEnum):
         A = "a"
         B = "b"
 

@@ -23,8 +23,8 @@ _KINDS = (
 )
 
 
-#: The last set of texts, as whole as it was made: 25 us less for 30 of them. Longer sets
-#: are not kept, for their memory.
+#: The last set of texts, which often comes again: 25 us less for 30 of them. Sets of
+#: more than so many are not kept, for their memory.
 _last: Choices | None = None
 _KEPT = 4096
 
