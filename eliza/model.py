@@ -187,7 +187,8 @@ class Model:
             Looked at between pieces of work, such as a `threading.Event`.
         trace : callable, optional
             Called with an `Event` for each batch that is computed and for each point at
-            which choices are weighed. What it raises ends the call.
+            which choices are weighed. What it raises ends the call; nothing of the
+            model may be called in it.
 
         Returns
         -------
