@@ -52,6 +52,16 @@ def test_fc045_each_constraint_stays_with_its_row():
     assert argmax_batch(rows[:0], []).tolist() == []
 
 
+def test_fc128_ties_go_to_the_lowest_id():
+    rows = np.ones((3, 512), np.float32)
+    orders = ([5, 256, 300], [300, 5, 256], [256, 300, 5])
+    cursors = [
+        Trie.from_tokens({str(i): [i] for i in ids}, n_vocab=512).cursor()
+        for ids in orders
+    ]
+    assert argmax_batch(rows, cursors).tolist() == [5, 5, 5]
+
+
 def test_one_row_for_all():
     """A row repeated without copies, as np.broadcast_to makes it."""
     cursors = [trie_of([i], [i + 1]).cursor() for i in range(20)]

@@ -88,22 +88,26 @@ def test_a_bundle_keeps_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "error"),
+    ("path", "error", "reason"),
     [
-        ("missing.gguf", BundleError),
-        ("missing", BundleError),
-        ("~/missing", BundleError),
-        ("x" * 5000, BundleError),
-        ("a\0b", InvalidArgument),
-        ("", InvalidArgument),
-        (b"bytes", InvalidType),
+        ("missing.gguf", BundleError, "No such file"),
+        ("missing", BundleError, "No such file"),
+        ("~/missing", BundleError, "No such file"),
+        ("x" * 5000, BundleError, "File name too long"),
+        ("a\0b", InvalidArgument, "NUL"),
+        ("", InvalidArgument, "empty"),
+        (b"bytes", InvalidType, "bytes"),
     ],
 )
-def test_paths_that_are_no_model(path, error):
-    """FC-115."""
+def test_paths_that_are_no_model(path, error, reason):
+    """FC-115: the path and the reason are in the message."""
     with pytest.raises(error) as caught:
         eliza.load(path)
-    assert len(str(caught.value)) < 6000
+    message = str(caught.value)
+    assert len(message) < 6000
+    assert reason in message
+    if isinstance(path, str) and "missing" in path:
+        assert os.path.expanduser(path) in message or path in message
 
 
 @pytest.mark.parametrize("name", ["empty", "model.gguf", "with spaces and ü.gguf"])

@@ -1,5 +1,6 @@
 """The command, as a shell would call it, on a small model file."""
 
+import io
 import json
 import os
 import subprocess
@@ -148,6 +149,22 @@ def test_interrupt_is_130(monkeypatch, capsys, path):
     monkeypatch.setattr("eliza.cli.choose.load_model", interrupted)
     code, _, err = choose(capsys, "--model", path, "--choice", "Yes", "x")
     assert (code, err) == (130, "eliza: interrupted\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_is_shown_how_far_loading_is(monkeypatch, capsys, path):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    code = main(["choose", "--model", path, "--choice", "Yes", "an action"])
+    shown = terminal.getvalue()
+    assert (code, capsys.readouterr().out) == (0, "Yes\n")
+    assert "\rloading tiny.gguf: 100%" in shown
+    assert shown.endswith("\r\x1b[K")  # the line is gone before the answer comes
+    assert "\n" not in shown
 
 
 INTERRUPT = """

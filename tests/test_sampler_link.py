@@ -154,6 +154,15 @@ def test_fc_062_the_array_is_not_indexed_by_id(pairs, is_sorted):
     assert not c.array.sorted
 
 
+@pytest.mark.parametrize("order", [(5, 256, 300), (300, 5, 256), (256, 300, 5)])
+def test_fc_128_ties_go_to_the_lowest_id(order):
+    """In whichever order the candidates come, and whatever else is as high."""
+    link = link_of({str(i): [i] for i in order}, mode="greedy")
+    others = [(7, 1.0), (400, 1.0)]
+    pairs = [others[0], *((i, 1.0) for i in order), others[1]]
+    assert Candidates(pairs).apply(link).token == 5
+
+
 def test_fc_062_an_empty_array_is_an_error():
     link = link_of(ACTIONS)
     assert Candidates([], 0).apply(link).selected == -1
